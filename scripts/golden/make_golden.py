@@ -260,6 +260,34 @@ FAMILIES |= {
     | GRANITE_FACTORS
     | dict(model_type="granitemoehybrid", mamba_n_heads=4, num_local_experts=0, shared_intermediate_size=12)
     | dict(layer_types=["attention"] * 2, position_embedding_type="rope"),
+    "granite4_hybrid": SHAPE
+    | FEW
+    | GRANITE_FACTORS
+    | dict(model_type="granitemoehybrid", num_local_experts=0, shared_intermediate_size=12, num_hidden_layers=3)
+    | dict(layer_types=["mamba", "attention", "mamba"], mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=6)
+    | dict(mamba_expand=1, mamba_d_conv=3, mamba_proj_bias=True),
+}
+LLAMA4 = (
+    SHAPE
+    | HEADS
+    | dict(
+        model_type="llama4_text",
+        num_hidden_layers=3,
+        no_rope_layers=[1, 0, 1],
+        attention_chunk_size=6,
+        floor_scale=4,
+        attn_scale=0.5,
+        num_local_experts=4,
+        intermediate_size_mlp=10,
+        rope_parameters=LLAMA3 | dict(rope_theta=100.0),
+    )
+)
+FAMILIES |= {
+    "llama4": LLAMA4 | dict(moe_layers=[1, 2], num_experts_per_tok=2),
+    "llama4_without_norms": LLAMA4
+    | dict(interleave_moe_layer_step=2, use_qk_norm=False, attention_bias=True, num_hidden_layers=2)
+    | dict(no_rope_layers=[0, 1], tie_word_embeddings=True)
+    | dict(rope_parameters=LLAMA3 | dict(rope_theta=100.0, high_freq_factor=1.0)),
 }
 FALCON = dict(model_type="falcon", vocab_size=32, hidden_size=16, num_hidden_layers=2, num_attention_heads=4)
 FALCON |= dict(max_position_embeddings=64, layer_norm_epsilon=1e-3, ffn_hidden_size=24)

@@ -1,10 +1,10 @@
 """The tensors of experts in checkpoints, seen as stacks with one matrix for each expert.
 
-Families store experts in three forms: a tensor for each matrix of each expert (Mixtral, Qwen), one
+Families store experts in four forms: a tensor for each matrix of each expert (Mixtral, Qwen), one
 tensor with the gates and one with the outputs of all experts (newer Qwen), or the same transposed,
-with the rows of gate and up projections alternating, and perhaps packed as MXFP4 (gpt-oss). The
-tensors of GGUF files are stacks already. A stack looks like a safetensors slice [X, rows, columns],
-and reads only the rows and columns of its index.
+with the rows of gate and up projections alternating, and perhaps packed as MXFP4 (gpt-oss), or one
+behind the other (Llama 4). The tensors of GGUF files are stacks already. A stack looks like a
+safetensors slice [X, rows, columns], and reads only the rows and columns of its index.
 """
 
 from collections.abc import Mapping, Sequence
@@ -104,6 +104,8 @@ def stack_experts(tensors: Mapping[str, Any], config: ModelConfig, where, layers
         stacks = {}
         if config.family == "gpt_oss":
             stacks = _alternating(take, prefix)
+        elif f"{layer}.feed_forward.experts.gate_up_proj" in stacked:
+            stacks = _one_behind_the_other(take, f"{layer}.feed_forward.experts")
         elif f"{prefix}.gate_up_proj" in stacked:
             joint = take(f"{prefix}.gate_up_proj")
             down = take(f"{prefix}.down_proj")
@@ -147,6 +149,11 @@ def unstack_layer(stacks: Mapping[str, np.ndarray], config: ModelConfig, layer: 
 
     ``layer``: the prefix of the layer's tensors.
     """
+    if config.family == "llama4_text":
+        prefix = f"{layer}.feed_forward.experts"
+        joint = np.concatenate([stacks["gate"], stacks["up"]], 1)
+        joint, down = (np.ascontiguousarray(x.swapaxes(1, 2)) for x in (joint, stacks["down"]))
+        return {f"{prefix}.gate_up_proj": joint, f"{prefix}.down_proj": down}
     if config.family != "gpt_oss":
         module, names = FAMILIES[config.family].experts
         prefix = f"{layer}.{module}.experts"
@@ -181,6 +188,15 @@ def _alternating(take, prefix: str) -> dict[str, Any]:
     stacks = {name: Rows(joint, i, units, 2, transposed=not packed) for i, name in enumerate(("gate", "up"))}
     stacks |= {f"{name}_bias": Rows(biases, i, units, 2) for i, name in enumerate(("gate", "up"))}
     return stacks | {"down": Rows(down, 0, width, transposed=not packed), "down_bias": down_bias}
+
+
+def _one_behind_the_other(take, prefix: str) -> dict[str, Any]:
+    """The stacks of Llama 4, whose tensors are [X, columns, rows]."""
+    joint = take(f"{prefix}.gate_up_proj")
+    down = take(f"{prefix}.down_proj")
+    units, width = down.get_shape()[1:]
+    stacks = {name: Rows(joint, i * units, units, transposed=True) for i, name in enumerate(("gate", "up"))}
+    return stacks | {"down": Rows(down, 0, width, transposed=True)}
 
 
 def _stack(matrices: dict[str, Any], where) -> Stack:

@@ -60,9 +60,9 @@ def _check(rope: Rope, head_dim: int, where: str, within: str) -> None:
     """Raises ConfigError for options that do not fit together."""
     kind = rope.rope_type
     size = rope.rotated_size(head_dim)
-    if kind == "llama3" and rope.low_freq_factor >= rope.high_freq_factor:
+    if kind == "llama3" and rope.low_freq_factor > rope.high_freq_factor:  # equal in Llama 4
         raise ConfigError(
-            f"{where}: {within}.high_freq_factor is {rope.high_freq_factor}; it must be above low_freq_factor"
+            f"{where}: {within}.high_freq_factor is {rope.high_freq_factor}; it must be at least low_freq_factor"
         )
     if kind == "yarn" and rope.beta_slow > rope.beta_fast:  # equal in Kimi K2
         raise ConfigError(f"{where}: {within}.beta_fast is {rope.beta_fast}; it must be at least beta_slow")

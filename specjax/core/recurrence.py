@@ -14,6 +14,8 @@ S is the committed state, a_i is the product of alpha over the whole path, and a
 over the nodes of the path after j. So a node needs one row, k, u and log alpha, and no state of its
 own. A rejected node leaves nothing to roll back: its row is not in the sum.
 
+Mamba-2 has the same state, with updates that do not depend on it (see ``models.mixers.mamba2``).
+
 The layer also convolves its inputs over the last W tokens of a path. Rows therefore hold these
 inputs, and the state holds those of the last W - 1 committed tokens. Other layers have such a short
 convolution alone.

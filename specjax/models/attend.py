@@ -38,8 +38,8 @@ def attend(
       length: int32 [B], valid positions of the past; unused without a past.
       rows: keys and values [B, K, M, D] of rows that are not in the cache; None without such rows.
       mask: bool [B, N, M] or [N, M], the rows that each node sees.
-      positions: int32 [B, N], the positions of the nodes; only a window needs them.
-      scores: scale, bound and window of the scores. The window restricts the past only.
+      positions: int32 [B, N], the positions of the nodes; only a window or a chunk needs them.
+      scores: scale, bound, window and chunk of the scores. The last two restrict the past only.
     """
     B, N, K, G, D = q.shape
     keys = []
@@ -50,6 +50,8 @@ def attend(
         valid = jnp.broadcast_to(at < length[:, None, None], (B, N, at.size))
         if scores.window is not None:
             valid &= at > positions[:, :, None] - scores.window
+        if scores.chunk is not None:
+            valid &= at // scores.chunk == positions[:, :, None] // scores.chunk
         keys.append(past[0])
         values.append(past[1])
         masks.append(valid)

@@ -55,11 +55,11 @@ class Seen(struct.PyTreeNode):
         return Seen(jnp.arange(1, nodes + 1)[None])
 
 
-def within(mask, positions: jax.Array, row_positions: jax.Array, window: int):
-    """The mask, dense or ``Seen``, without rows that are ``window`` or more positions back."""
+def within(mask, first: jax.Array, row_positions: jax.Array):
+    """The mask, dense or ``Seen``, without rows before each node's position ``first`` [B, N]."""
     if isinstance(mask, Seen):
-        return mask.replace(first=positions - window + 1)
-    return mask & (row_positions[:, None, :] > positions[:, :, None] - window)
+        return mask.replace(first=first)
+    return mask & (row_positions[:, None, :] >= first[:, :, None])
 
 
 def rotate_and_attend(
@@ -147,7 +147,8 @@ def attend(
       mask: bool [B, N, M] or [N, M], the rows that each node sees; or a ``Seen``; None without
         rows.
       positions: int32 [B, N], the positions of the nodes.
-      scores: its window restricts the past only; the caller restricts the mask, see ``within``.
+      scores: its window or chunk restricts the past only; the caller restricts the mask, see
+        ``within``.
       sinks: [K * G], for each query head the score of a row without a value, which every node sees
         (Xiao et al. 2024; gpt-oss); or None.
       bias: the bias of the scores, or None.
@@ -263,7 +264,7 @@ def _attend_past(
 
 def _past_at_once(own: Partial, q, k, v, length, positions, *, scores: Scores, bias: Bias | Slopes | None) -> Partial:
     at = jnp.arange(k.shape[2])
-    mask = _visible(at, length, positions, scores.window)
+    mask = _visible(at, length, scores.first(positions))
     return merge(own, attend_to_part(q, k, v, mask, scores.softcap, None if bias is None else bias.to(at[None])))
 
 
@@ -273,25 +274,26 @@ def _past_in_kernel(own: Partial, q, k, v, length, positions) -> Partial:
 
 def _past_in_chunks(own: Partial, q, k, v, length, positions, *, scores: Scores, bias: Bias | Slopes | None) -> Partial:
     size = min(PAST_CHUNK, k.shape[2])
-    window = scores.window
+    oldest = scores.first(positions)
 
     def read_chunk(i, out):
         # The last chunk may overlap the one before. ``fresh`` masks the overlap.
         start = jnp.minimum(i * size, k.shape[2] - size)
         at = start + jnp.arange(size)
-        fresh = (at >= i * size) & _visible(at, length, positions, window)
+        fresh = (at >= i * size) & _visible(at, length, oldest)
         keys, values = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, size, axis=2), (k, v))
         added = None if bias is None else bias.to(at[None])
         return merge(out, attend_to_part(q, keys, values, fresh, scores.softcap, added))
 
-    first = 0 if window is None else jnp.maximum(jnp.min(length) - window + 1, 0) // size
+    first = scores.first(jnp.min(length))
+    first = 0 if first is None else jnp.maximum(first, 0) // size
     last = (jnp.max(length) + size - 1) // size
     return lax.fori_loop(first, last, read_chunk, own)
 
 
-def _visible(at: jax.Array, length: jax.Array, positions: jax.Array, window: int | None) -> jax.Array:
-    """Bool [B, 1, M or 1, T], the positions ``at`` [T] of the past that each query sees."""
+def _visible(at: jax.Array, length: jax.Array, first: jax.Array | None) -> jax.Array:
+    """Bool [B, 1, M or 1, T], the positions ``at`` [T] that each query sees, from ``first`` on."""
     visible = (at < length[:, None])[:, None, None]
-    if window is not None:
-        visible = visible & (at > positions[:, :, None] - window)[:, None]
+    if first is not None:
+        visible = visible & (at >= first[:, :, None])[:, None]
     return visible

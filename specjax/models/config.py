@@ -35,8 +35,8 @@ class ModelConfig:
       max_position_embeddings: the context in tokens, before it is stretched.
       norm_eps: the constant under the root of the norms.
       rope: rotary positions.
-      windows: for each layer the number of tokens that its attention sees, or None for all tokens;
-        empty for a model without windows.
+      windows: for each layer the largest number of tokens that its attention sees, or None for all
+        tokens; empty for a model without windows.
       tie_embeddings: whether the output matrix is the embedding.
       qkv_bias, out_bias, mlp_bias: whether these linear maps have biases.
       qk_norm: whether each head norms its queries and keys.

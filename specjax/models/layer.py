@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ..core.eight_bits import EightBits
+from ..kernels.gpu.attention import Scores
 from .attention import Seen, within
 from .cross_attention import CrossAttention
 from .feed_forwards import FEED_FORWARDS
@@ -54,10 +55,11 @@ class Nodes:
             self._angles[rope, head_dim] = rotary(self.positions, rope, head_dim, self.rope_lengths)
         return self._angles[rope, head_dim]
 
-    def seen(self, window: int | None):
-        """The mask of a layer with this window."""
+    def seen(self, scores: Scores):
+        """The mask of a layer with this window or this chunk."""
         rows = self.positions if self.row_positions is None else self.row_positions
-        return self.mask if window is None else within(self.mask, self.positions, rows, window)
+        first = scores.first(self.positions)
+        return self.mask if first is None else within(self.mask, first, rows)
 
     @cached_property
     def _angles(self) -> dict:

@@ -137,7 +137,8 @@ def _llama3(base: jax.Array, rope: Rope) -> jax.Array:
     """
     wavelength = 2 * math.pi / base
     turns = rope.original_max_position_embeddings / wavelength
-    blend = jnp.clip((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0, 1)
+    between = (rope.high_freq_factor - rope.low_freq_factor) or 1e-9
+    blend = jnp.clip((turns - rope.low_freq_factor) / between, 0, 1)
     return base * (blend + (1 - blend) / rope.factor)
 
 

@@ -352,8 +352,8 @@ def test_llama_has_no_window_and_mistral_no_biases():
     [
         (dict(head_dim=None, hidden_size=18), "hidden_size is 18; without head_dim it must be a multiple"),
         (
-            dict(rope_scaling=LLAMA3 | dict(low_freq_factor=4.0)),
-            "high_freq_factor is 4.0; it must be above low_freq_factor",
+            dict(rope_scaling=LLAMA3 | dict(low_freq_factor=5.0)),
+            "high_freq_factor is 4.0; it must be at least low_freq_factor",
         ),
         (dict(rope_scaling=dict(rope_type="yarn", factor=2.0, beta_fast=1, beta_slow=2)), "beta_fast is 1.0"),
         (dict(rope_scaling=dict(rope_type="dynamic", factor=0.5)), "dynamic"),

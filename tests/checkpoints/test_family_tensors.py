@@ -35,7 +35,7 @@ def test_parts_on_two_devices_are_those_of_the_file(name: str):
 
 
 @pytest.mark.parametrize("prefix", ["model.language_model.", "language_model.model."])
-@pytest.mark.parametrize("name", ["gemma3", "gemma4", "qwen3_5_biases", "qwen3_5_experts"])
+@pytest.mark.parametrize("name", ["gemma3", "gemma4", "llama4", "qwen3_5_biases", "qwen3_5_experts"])
 def test_the_language_model_of_a_model_with_images_is_read(name: str, prefix: str):
     tensors, raw = read_file(name)
     inside = {x.replace("model.", prefix, 1): value for x, value in tensors.items() if x.startswith("model.")}

@@ -37,6 +37,8 @@ READ_ELSEWHERE = {
     "audio_config": "of sound",
     "audio_token_id": "of sound",
     "image_token_id": "of images",
+    "num_channels": "of images",
+    "patch_size": "of images",
     "video_token_id": "of images",
     "vision_config": "of images",
     "standardize": "of images",

@@ -13,6 +13,7 @@ B, N, K, G, D, T = 2, 4, 2, 3, 8, 300
 LENGTH = np.array([5, 290])
 MASK = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]], bool)  # the tree of ``attend``
 POSITIONS = LENGTH[:, None] + MASK.sum(-1) - 1
+CHUNKS = Scores(chunk=97)  # the second row's tree begins in one chunk, at 290, and ends in the next, at 292
 
 
 def make_input() -> tuple:
@@ -29,6 +30,7 @@ def by_loops(q, past, rows, scores: Scores) -> np.ndarray:
     out = np.zeros((B, N, K, G, D))
     for b, n, k, g in np.ndindex(B, N, K, G):
         first = 0 if scores.window is None else max(0, POSITIONS[b, n] - scores.window + 1)
+        first = first if scores.chunk is None else POSITIONS[b, n] // scores.chunk * scores.chunk
         keys, values = (np.concatenate([past[i][b, k, first : LENGTH[b]], rows[i][b, k, MASK[n]]]) for i in (0, 1))
         score = keys @ q[b, n, k, g] / D**0.5
         if scores.softcap is not None:
@@ -38,7 +40,7 @@ def by_loops(q, past, rows, scores: Scores) -> np.ndarray:
     return out.reshape(B, N, -1)
 
 
-@pytest.mark.parametrize("scores", [Scores(), Scores(window=40), Scores(softcap=2.0)], ids=str)
+@pytest.mark.parametrize("scores", [Scores(), Scores(window=40), Scores(softcap=2.0), CHUNKS], ids=str)
 def test_attention_of_a_tree_over_a_cache(scores):
     arguments = make_input()
     wanted = by_loops(arguments[0], arguments[1], arguments[3], scores)

@@ -51,8 +51,20 @@ def mechanisms(name: str) -> set[tuple]:
         rope = getattr(layer.mixer, "rope", None)
         found |= {("mixer", type(layer.mixer)), ("mlp", type(layer.mlp)), ("form", layer.normed, layer.parallel)}
         found |= {("norm", layer.norm.kind), ("rope", rope and rope.rope_type), ("rotated", rope and rope.rotated)}
-        flags = ("sinks", "output_gate", "keys_as_values", "value_norm", "qk_norm", "whole_qk_norm", "norm_after")
+        flags = (
+            "sinks",
+            "output_gate",
+            "keys_as_values",
+            "value_norm",
+            "qk_norm",
+            "whole_qk_norm",
+            "norm_after",
+            "plain_qk_norm",
+        )
         found |= {(flag, getattr(layer.mixer, flag, False)) for flag in flags}
+        scores = getattr(layer.mixer, "scores", None)
+        found |= {("chunks", scores is not None and scores.chunk is not None)}
+        found |= {("temperature", getattr(layer.mixer, "temperature", None) is not None)}
     return found
 
 
@@ -88,8 +100,8 @@ TOLD = Told()
 VARIANTS = {
     "gemma4_keys_as_values", "phi3_longrope", "gpt_neox_sequential", "qwen2_moe_sliding", "gpt_oss_mxfp4",
     "deepseek_v3_dense", "glm4_moe_lite", "qwen3_5_biases", "apertus", "arcee", "cohere", "ernie4_5", "ernie4_5_moe",
-    "exaone4_full", "falcon", "falcon_new", "gptj", "granite", "granite4", "helium", "hunyuan_v1_dense", "minimax_m2",
-    "olmo3", "phi", "seed_oss",
+    "exaone4_full", "falcon", "falcon_new", "gptj", "granite", "granite4", "helium", "hunyuan_v1_dense",
+    "llama4_without_norms", "minimax_m2", "olmo3", "phi", "seed_oss",
 }  # fmt: skip
 """Models whose caches are those of another one in ``MODELS``. They decode no texts here."""
 TOLD_MODELS = [name for name in MODELS if name not in VARIANTS]

@@ -85,12 +85,12 @@ def test_many_queries_are_computed_in_parts(heads, threads, calls, monkeypatch):
 
 
 def test_where_the_kernel_fits(monkeypatch):
-    def fits(M=1, T=16, D=16, dtype="float32", queries="float32", window=None):
-        return past_attention.fits(jnp.zeros((1, 1, M, D), queries), jnp.zeros((1, 1, T, D), dtype), Scores(window))
+    def fits(M=1, T=16, D=16, dtype="float32", queries="float32", **scores):
+        return past_attention.fits(jnp.zeros((1, 1, M, D), queries), jnp.zeros((1, 1, T, D), dtype), Scores(**scores))
 
     monkeypatch.setattr(past_attention, "threads", lambda: 2)
     assert fits() and fits(M=18, T=17, D=128)
-    assert not (fits(M=19) or fits(T=15) or fits(D=8) or fits(window=4))
+    assert not (fits(M=19) or fits(T=15) or fits(D=8) or fits(window=4) or fits(chunk=4))
     assert not (fits(dtype="bfloat16") or fits(queries="bfloat16"))
     with parallel.use_mesh(parallel.make_mesh(data=2)):
         assert not fits()

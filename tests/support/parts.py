@@ -6,7 +6,7 @@ import pytest
 from specjax.models import cross_attention as cross
 from specjax.models import decoder, encoder, layer, per_layer
 from specjax.models.feed_forwards import experts, gated, plain
-from specjax.models.mixers import DeltaRule, LatentAttention, attention, latent
+from specjax.models.mixers import DeltaRule, LatentAttention, Mamba2, attention, latent
 
 PARTS = {
     "rotate_and_attend": (("scores", "dtype"), (attention,)),
@@ -22,6 +22,7 @@ PARTS = {
 METHODS = {
     LatentAttention: ("_project", "_expand"),
     DeltaRule: ("_convolve", "_strengths", "_update"),
+    Mamba2: ("_convolve", "_read"),
     gated.GatedMlp: ("__call__",),
     plain.PlainMlp: ("__call__",),
     per_layer.PerLayerInputs: ("__call__",),

@@ -20,6 +20,7 @@ from .gpt_neox import GPT_NEOX
 from .granite import GRANITE, GRANITE4
 from .lfm2 import LFM2
 from .llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from .llama4 import LLAMA4
 from .llama_kin import APERTUS, ARCEE, HELIUM, HUNYUAN, SEED_OSS
 from .minimax import MINIMAX_M2
 from .mixtures import GPT_OSS, MIXTRAL, QWEN2_MOE, QWEN3_MOE
@@ -38,6 +39,7 @@ FAMILIES = {
     family.model_type: family
     for family in (
         LLAMA,
+        LLAMA4,
         MISTRAL,
         QWEN2,
         QWEN3,
@@ -95,6 +97,7 @@ SAME_DECODER = {"mimo": "qwen2", "kimi_k2": "deepseek_v3"}
 WITH_TEXT = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
+    "llama4": "llama4_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
 }

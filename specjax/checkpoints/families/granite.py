@@ -1,14 +1,15 @@
 """Granite: Llama's layers with factors on embeddings, scores, sub-layers and logits.
 
-Granite 4 has the same layers where it is neither a hybrid nor a mixture of experts.
+Granite 4 has the same layers, or Mamba-2 in most of them.
 """
 
 from ...errors import ConfigError
 from ...models.config import ModelConfig
+from ...models.mixers import Mamba2Config
 from ...models.rope import Rope
-from ..json_fields import choice, flag, list_of
+from ..json_fields import Field, choice, flag, integer, list_of
 from ..rope_options import read_rope
-from ..schemas import BOUND, DECODER, POSITIONS, SIZE
+from ..schemas import BOUND, DECODER, HEADS, POSITIONS, SIZE
 from .base import LLAMA_LAYER, Family, model_names
 from .mixtures import TRAINING
 
@@ -21,11 +22,22 @@ _OPTIONS = DECODER | {
     "residual_multiplier": _FACTOR,
     "logits_scaling": _FACTOR,
 }
-_MAMBA = frozenset({
-    "mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_head", "mamba_d_conv", "mamba_expand",
-    "mamba_chunk_size", "mamba_conv_bias", "mamba_proj_bias", "time_step_limit",
-})  # fmt: skip
-"""Options of layers that a dense model lacks."""
+_INFINITY = {"__float__": "Infinity"}
+"""How transformers writes the number."""
+
+_NO_LIMIT = Field("[0, Infinity]", lambda value: value in ([0, float("inf")], [0, _INFINITY]), None, null=True)
+_MAMBA = {
+    "mamba_n_heads": HEADS.otherwise(128),
+    "mamba_d_head": (SIZE | choice("auto")).otherwise("auto"),
+    "mamba_n_groups": HEADS.otherwise(1),
+    "mamba_d_state": SIZE.otherwise(256),
+    "mamba_d_conv": integer(2, 64).otherwise(4),
+    "mamba_expand": SIZE.otherwise(2),
+    "mamba_conv_bias": flag(True),
+    "mamba_proj_bias": flag(),
+    "time_step_limit": _NO_LIMIT,
+}
+"""The options of layers with Mamba-2."""
 
 
 def _read(options: dict, where: str) -> dict:
@@ -57,17 +69,51 @@ def _read_granite4(options: dict, where: str) -> dict:
     size = options["head_dim"] or options["hidden_size"] // options["num_attention_heads"]
     rotates = options["position_embedding_type"] == "rope"
     rope = read_rope(options, size, where, 10000.0, None) if rotates else Rope(rotated=0.0)
-    return _read(options, where) | dict(rope=rope)
+    recurrent = [kind in ("mamba", "linear_attention") for kind in kinds]
+    if all(recurrent):
+        raise ConfigError(f"{where}: layer_types has no attention; a layer must have it")
+    mamba = _read_mamba(options, where) if any(recurrent) else None
+    mixers = tuple(mamba if each else None for each in recurrent)
+    return _read(options, where) | dict(rope=rope, mixers=mixers if mamba else ())
+
+
+def _read_mamba(options: dict, where: str) -> Mamba2Config:
+    heads, groups, size = options["mamba_n_heads"], options["mamba_n_groups"], options["mamba_d_head"]
+    width = options["mamba_expand"] * options["hidden_size"]
+    size = width // heads if size == "auto" else size
+    if heads % groups or heads * size != width:
+        raise ConfigError(
+            f"{where}: mamba_n_heads is {heads}; it must be a multiple of mamba_n_groups, {groups}, and mamba_d_head "
+            f"times it must be mamba_expand * hidden_size, {width}"
+        )
+    return Mamba2Config(
+        heads, size, groups, options["mamba_d_state"], options["mamba_d_conv"],
+        options["mamba_conv_bias"], options["mamba_proj_bias"],
+    )  # fmt: skip
 
 
 def _write_granite4(config: ModelConfig) -> dict:
     rotates = config.rope.rotated > 0
+    kinds = ["linear_attention" if mixer else "full_attention" for mixer in config.mixers]
+    mamba = next((mixer for mixer in config.mixers if isinstance(mixer, Mamba2Config)), None)
+    own = {"mamba_n_heads": 1}  # transformers checks it in models without such layers too
+    if mamba is not None:
+        own = {
+            "mamba_n_heads": mamba.heads,
+            "mamba_d_head": mamba.head_dim,
+            "mamba_n_groups": mamba.groups,
+            "mamba_d_state": mamba.state_dim,
+            "mamba_d_conv": mamba.kernel,
+            "mamba_expand": mamba.heads * mamba.head_dim // config.hidden_size,
+            "mamba_conv_bias": mamba.conv_bias,
+            "mamba_proj_bias": mamba.bias,
+        }
     return (
         _write(config)
+        | own
         | {
             "num_local_experts": 0,
-            "mamba_n_heads": 1,  # transformers checks it in models without such layers too
-            "layer_types": ["full_attention"] * config.num_layers,
+            "layer_types": kinds or ["full_attention"] * config.num_layers,
             "position_embedding_type": "rope" if rotates else "nope",
         }
         | ({} if rotates else {"rope_parameters": None})
@@ -87,12 +133,13 @@ GRANITE = Family(
 GRANITE4 = Family(
     "granitemoehybrid",
     "GraniteMoeHybridForCausalLM",
-    "Granite 4.0 350M, 1B and Micro",
+    "Granite 4.0 350M, 1B and Micro, and H-350M, H-1B and H-Micro",
     {name: field for name, field in _OPTIONS.items() if name != "intermediate_size"}
+    | _MAMBA
     | {
         "shared_intermediate_size": SIZE.otherwise(1024),
         "num_local_experts": choice(0),
-        "layer_types": list_of(choice("attention", "full_attention")),
+        "layer_types": list_of(choice("attention", "full_attention", "mamba", "linear_attention")),
         "position_embedding_type": choice("rope", "nope").optional(),
     },
     model_names(
@@ -100,12 +147,23 @@ GRANITE4 = Family(
         | {
             "mlp.gate_up": ["shared_mlp.input_linear.weight"] * 2,
             "mlp.down": ["shared_mlp.output_linear.weight"],
+            "mixer.joint": ["mamba.in_proj.weight"] * 5,
+            "mixer.joint_bias": ["mamba.in_proj.bias"] * 5,
+            "mixer.conv": ["mamba.conv1d.weight"] * 3,
+            "mixer.conv_bias": ["mamba.conv1d.bias"] * 3,
+            "mixer.log_rate": ["mamba.A_log"],
+            "mixer.step_bias": ["mamba.dt_bias"],
+            "mixer.skip": ["mamba.D"],
+            "mixer.norm": ["mamba.norm.weight"],
+            "mixer.out_proj": ["mamba.out_proj.weight"],
+            "mixer.out_proj_bias": ["mamba.out_proj.bias"],
         }
     ),
-    refused="layers of Mamba, mixtures of experts",
+    refused="mixtures of experts",
     read=_read_granite4,
     write=_write_granite4,
     renamed={"intermediate_size": "shared_intermediate_size"},
     theta=None,
-    harmless=TRAINING | _MAMBA | {"init_method", "intermediate_size", "normalization_function", "num_experts_per_tok"},
+    harmless=TRAINING
+    | {"mamba_chunk_size", "init_method", "intermediate_size", "normalization_function", "num_experts_per_tok"},
 )

@@ -32,6 +32,7 @@ def fits(q: jax.Array, k: jax.Array, scores: Scores) -> bool:
         and k.shape[2] >= 16
         and k.shape[3] % 16 == 0
         and scores.window is None
+        and scores.chunk is None
         and scores.softcap is None
         and jax.sharding.get_abstract_mesh().size <= 1
         and is_installed()

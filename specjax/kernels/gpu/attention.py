@@ -34,6 +34,8 @@ class Scores:
 
     Attributes:
       window: the number of positions that a node sees, from its own back; None for all.
+      chunk: the size of the chunks into which positions are cut, of which a node sees its own
+        (Llama 4); None for one chunk. A layer has no window beside it.
       scale: the factor on the products of queries and keys; None for D ** -0.5.
       softcap: the bound c of scores s, which become c * tanh(s / c) (Gemma 2); None for no bound.
     """
@@ -41,6 +43,16 @@ class Scores:
     window: int | None = None
     scale: float | None = None
     softcap: float | None = None
+    chunk: int | None = None
+
+    def first(self, positions: jax.Array) -> jax.Array | None:
+        """The first positions that nodes at these ``positions`` see, maybe below 0.
+
+        It is None where nodes see all positions.
+        """
+        if self.chunk is not None:
+            return positions - positions % self.chunk
+        return None if self.window is None else positions - self.window + 1
 
     def scale_of(self, head_dim: int) -> float:
         """The factor on the products for heads of this size."""
@@ -164,7 +176,6 @@ def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past
     from jax.experimental.pallas import triton
 
     N, G, D, earlier, chunk, tile, shares, scoring = shapes
-    window = scoring.window
     old_k, old_v = refs[:2] if earlier else (None, None)
     new_k, new_v, *out = refs[2 if earlier else 0 :]
     b, k, part, share = (pl.program_id(i) for i in range(4))
@@ -182,7 +193,7 @@ def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past
     real = (query < N * G)[:, None]
     node, group = (query // G)[:, None], (query % G)[:, None]
     q = rotated(node, group, real, scoring.scale_of(D))
-    position = load(positions, (b, node), real)
+    oldest = scoring.first(load(positions, (b, node), real))
 
     def add(state, keys, values, seen):
         """The online softmax after more rows, of which each query sees ``seen`` [tile, rows]."""
@@ -199,8 +210,8 @@ def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past
         valid = at < count
         keys = tuple(load(past_k, (b, k, at, first + shift), valid) for shift in (0, half))
         seen = jnp.broadcast_to(valid.reshape(1, chunk), (tile, chunk))
-        if window is not None:
-            seen = seen & (at.reshape(1, chunk) > position - window)
+        if oldest is not None:
+            seen = seen & (at.reshape(1, chunk) >= oldest)
         return add(state, keys, load(past_v, (b, k, at, whole), valid), seen)
 
     def read_earlier(i, state):
@@ -225,7 +236,8 @@ def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past
 
     own = min(max(pl.next_power_of_2(N), 16), chunk)
     count = length[b]
-    start = 0 if window is None else jnp.maximum(count - window + 1, 0) // chunk
+    start = scoring.first(count)
+    start = 0 if start is None else jnp.maximum(start, 0) // chunk
     end = (count + chunk - 1) // chunk
     each = (jnp.maximum(end - start, 0) + shares - 1) // shares
     state = jnp.zeros((tile, D), jnp.float32), jnp.full(tile, NEVER), jnp.zeros(tile, jnp.float32)

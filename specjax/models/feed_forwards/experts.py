@@ -34,6 +34,8 @@ class ExpertsConfig(FeedForwardConfig):
       clamp: alpha and the limit of the clamped units of gpt-oss; None for SiLU.
       shared: the MLP that all nodes read beside their experts; or None.
       shared_gate: whether a sigmoid gate weights ``shared``.
+      scales_inputs: whether the sigmoid of an expert's logit multiplies the expert's input, and its
+        output has no weight (Llama 4).
       routing: how the experts are chosen in groups (DeepSeek); None for the experts with the
         highest logits.
     """
@@ -46,6 +48,7 @@ class ExpertsConfig(FeedForwardConfig):
     clamp: tuple[float, float] | None = None
     shared: GatedMlpConfig | None = None
     shared_gate: bool = True
+    scales_inputs: bool = False
     routing: GroupedRouting | None = None
 
     @property
@@ -121,12 +124,18 @@ class Experts(nnx.Module):
         chosen, share = route(
             normed, self.router[...], value_of(self.router_bias), self.config, value_of(self.correction)
         )
+        inputs = normed
+        if self.config.scales_inputs:  # each choice of a node becomes a node
+            inputs = (normed[:, :, None] * share[..., None]).reshape(len(normed), -1, normed.shape[-1])
+            chosen = chosen.reshape(len(normed), -1, 1)
+            share = jnp.ones_like(chosen, jnp.float32)
         matrices = tuple(map(value_of, (self.gates, self.ups, self.downs, self.gates_bias, self.ups_bias)))
 
         def of_part(normed, chosen, share, *matrices):
             return multiply_chosen(normed, chosen, share, Weights(*matrices), self.config.clamp)
 
-        y = sum_over_parts(of_part, (normed, chosen, share), matrices, UNIT_AXES)
+        y = sum_over_parts(of_part, (inputs, chosen, share), matrices, UNIT_AXES)
+        y = y.reshape(*normed.shape[:2], -1, normed.shape[-1]).sum(2)
         if self.downs_bias is not None:
             y = y + jnp.einsum("bnk,bnke->bne", share, self.downs_bias[...].astype(jnp.float32)[chosen])
         if self.shared is not None:
@@ -149,5 +158,7 @@ def route(
     if config.routing is not None:
         return choose_in_groups(logits, correction, config.routing, config.chosen, config.normed)
     top, chosen = lax.top_k(logits, config.chosen)
+    if config.scales_inputs:
+        return chosen, jax.nn.sigmoid(top)
     total = jax.nn.logsumexp(top if config.normed else logits, axis=-1, keepdims=True)
     return chosen, jnp.exp(top - total)

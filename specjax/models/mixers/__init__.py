@@ -7,6 +7,7 @@ from ..kinds import MixerConfig
 from .attention import Attention, AttentionConfig
 from .delta_rule import DeltaRule, DeltaRuleConfig
 from .latent import LatentAttention, LatentAttentionConfig
+from .mamba2 import Mamba2, Mamba2Config
 from .short_conv import ShortConv, ShortConvConfig
 
 MIXERS: dict[type[MixerConfig], Callable[..., Any]] = {
@@ -14,5 +15,6 @@ MIXERS: dict[type[MixerConfig], Callable[..., Any]] = {
     LatentAttentionConfig: LatentAttention,
     DeltaRuleConfig: DeltaRule,
     ShortConvConfig: ShortConv,
+    Mamba2Config: Mamba2,
 }
 """The module of each kind of mixer, by the class of its configuration."""

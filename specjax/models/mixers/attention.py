@@ -22,11 +22,14 @@ class AttentionConfig(MixerConfig):
     Attributes:
       num_heads, num_kv_heads, head_dim: H, K and D; K divides H, D is even.
       rope: rotary positions.
-      scores: window, scale and bound of the scores.
+      scores: window or chunk, scale and bound of the scores.
       qkv_bias, out_bias: whether the projections have biases.
       qk_norm: whether queries and keys are normed: each head, or with ``whole_qk_norm`` all heads
         together.
       norm_after: whether queries and keys are normed after they are rotated.
+      plain_qk_norm: whether each head's queries and keys are normed, without weights (Llama 4).
+      temperature: t and a of a factor on queries that grows with their position p, 1 + a log(1 +
+        floor((p + 1) / t)) (Llama 4; Nakanishi 2025, arXiv 2501.19399); None for no factor.
       value_norm: whether each head's values are normed, without weights.
       keys_as_values: whether the values are the keys before norm and rotation.
       sinks: whether each query head has a sink, see ``attention.attend``.
@@ -47,6 +50,8 @@ class AttentionConfig(MixerConfig):
     qk_norm: bool = False
     whole_qk_norm: bool = False
     norm_after: bool = False
+    plain_qk_norm: bool = False
+    temperature: tuple[int, float] | None = None
     value_norm: bool = False
     keys_as_values: bool = False
     sinks: bool = False
@@ -168,7 +173,7 @@ class Attention(nnx.Module):
         """The values that heads attend to, float32 [B, N, H * D], and the rows of the N nodes."""
         config = self.config
         projected, angles, gates = self._project(normed, nodes)
-        mask = nodes.seen(config.scores.window)
+        mask = nodes.seen(config.scores)
         if config.reads is not None:
             queries = rotate(projected, *angles)
             return attend(queries, past, nodes.length, rows, mask, nodes.positions, config.scores), ()
@@ -208,7 +213,11 @@ class Attention(nnx.Module):
         if config.output_gate:
             gates = qkv[..., 1 : 2 * G : 2, :].reshape(B, N, -1)
             qkv = jnp.concatenate([qkv[..., 0 : 2 * G : 2, :], qkv[..., 2 * G :, :]], -2)
-        if not (config.qk_norm or config.value_norm or config.keys_as_values):
+        if config.temperature is not None:
+            period, weight = config.temperature
+            factor = 1 + weight * jnp.log1p(((nodes.positions + 1) // period).astype(jnp.float32))
+            qkv = qkv.at[..., :G, :].multiply(factor[..., None, None, None])
+        if not (config.qk_norm or config.plain_qk_norm or config.value_norm or config.keys_as_values):
             return qkv, angles, gates
         if config.norm_after:
             qkv = jnp.concatenate([rotate(qkv[..., :-1, :], *angles), qkv[..., -1:, :]], -2)
@@ -223,7 +232,7 @@ class Attention(nnx.Module):
     def _normed(self, weight: nnx.Param | None, heads):
         """Heads float32 [B, N, K, heads, D], normed one by one or all together."""
         if weight is None:
-            return heads
+            return rms_norm(heads, jnp.ones(heads.shape[-1]), self.norm.eps) if self.config.plain_qk_norm else heads
         if not self.config.whole_qk_norm:
             return normalize(heads, self.norm, weight[...])
         return normalize(heads.reshape(*heads.shape[:2], -1), self.norm, weight[...]).reshape(heads.shape)

@@ -151,7 +151,7 @@ class LatentAttention(nnx.Module):
             return attend(queries, both, length, new * 2, mask, positions, config.scores)
 
         summed = each_part_of_queries(
-            attend_to_rows, queries[:, :, None], past, nodes.length, new, nodes.seen(None), nodes.positions
+            attend_to_rows, queries[:, :, None], past, nodes.length, new, nodes.mask, nodes.positions
         )
         summed = summed.reshape(B, N, config.num_heads, -1)[..., : config.rank]
         values = self._expand(summed)

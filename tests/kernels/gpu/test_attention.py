@@ -27,11 +27,14 @@ CASES = {
     "two tiles, earlier rows, a window": dict(
         nodes=24, groups=3, head_dim=64, capacity=200, lengths=(0, 150), earlier=5, window=40
     ),
+    "a tree that enters a new chunk": dict(nodes=6, groups=2, head_dim=64, capacity=200, lengths=(5, 97), chunk=98),
 }
 
 
-def random_arguments(nodes, groups, head_dim, capacity, lengths, heads=1, earlier=0, window=None, dtype=jnp.float32):
-    """The arguments of ``rotate_and_attend`` for random numbers and a random tree in each row."""
+def random_arguments(
+    nodes, groups, head_dim, capacity, lengths, heads=1, earlier=0, window=None, chunk=None, dtype=jnp.float32
+):
+    """The arguments of ``rotate_and_attend`` for random numbers and a random tree in each row, and the scores."""
     rng = np.random.default_rng(nodes)
     B, draw = len(lengths), lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
     parents = jnp.asarray([[-1] + [rng.integers(0, i) for i in range(1, nodes)] for _ in lengths], jnp.int32)
@@ -43,14 +46,16 @@ def random_arguments(nodes, groups, head_dim, capacity, lengths, heads=1, earlie
     qkv = draw(B, nodes, heads, groups + 2, head_dim)
     positions = length[:, None] + mask.sum(-1) - 1
     rows = pair(earlier) if earlier else None
-    return (qkv, (jnp.cos(angles), jnp.sin(angles)), pair(capacity), length, rows, mask, positions), window
+    return (qkv, (jnp.cos(angles), jnp.sin(angles)), pair(capacity), length, rows, mask, positions), Scores(
+        window, chunk=chunk
+    )
 
 
 @pytest.mark.skipif(not INTERPRET, reason="the products of a GPU round float32 numbers")
 @pytest.mark.parametrize("case", CASES)
 def test_kernel_and_products_against_the_definition(case: str):
-    arguments, window = random_arguments(**CASES[case])
-    (qkv, angles, past, length, earlier, mask, positions), scores = arguments, Scores(window)
+    arguments, scores = random_arguments(**CASES[case])
+    qkv, angles, past, length, earlier, mask, positions = arguments
     new = tuple(x.swapaxes(1, 2) for x in (rotate(qkv[..., -2, :], *angles), qkv[..., -1, :]))
     seen = new if earlier is None else join(earlier, new)
     expected = attend(rotate(qkv[..., :-2, :], *angles), past, length, seen, mask, positions, scores)
@@ -63,9 +68,9 @@ def test_kernel_and_products_against_the_definition(case: str):
 @pytest.mark.parametrize("case", CASES)
 def test_kernel_in_bfloat16(case: str):
     """Keys and values are rounded once, as elsewhere; sums are float32."""
-    arguments, window = random_arguments(**CASES[case], dtype=jnp.bfloat16)
-    found, rows = attention_kernel.attend(*arguments, scores=Scores(window), interpret=INTERPRET)
-    expected, expected_rows = rotate_and_attend(*arguments, Scores(window), jnp.bfloat16)
+    arguments, scores = random_arguments(**CASES[case], dtype=jnp.bfloat16)
+    found, rows = attention_kernel.attend(*arguments, scores=scores, interpret=INTERPRET)
+    expected, expected_rows = rotate_and_attend(*arguments, scores, jnp.bfloat16)
     assert found.dtype == jnp.bfloat16
     np.testing.assert_allclose(found.astype(jnp.float32), expected, atol=0.02)
     jax.tree.map(np.testing.assert_array_equal, rows, expected_rows)

@@ -49,7 +49,7 @@ from specjax.heads import (
 )
 from specjax.loop.drafter import Drafter, Models, TrainedHead
 from specjax.models.feed_forwards import ExpertsConfig
-from specjax.models.mixers import DeltaRuleConfig, LatentAttentionConfig, ShortConvConfig
+from specjax.models.mixers import DeltaRuleConfig, LatentAttentionConfig, Mamba2Config, ShortConvConfig
 
 from ..models import TINY, random_head, tiny_model
 from .cases import CAPACITY, DRAFTS, V
@@ -63,6 +63,7 @@ TARGETS: dict[str, ModelConfig] = {
     "latent": CONFIG.replace(mixers=(LatentAttentionConfig(2, 8, None, 4, 4, 8),)),
     "hybrid": CONFIG.replace(num_layers=2, mixers=(DeltaRuleConfig(1, 2, 8, 8, 3), None)),
     "convolution": CONFIG.replace(num_layers=2, mixers=(ShortConvConfig(16, 3), None)),
+    "mamba": CONFIG.replace(num_layers=2, mixers=(Mamba2Config(2, 8, 1, 8, 3), None)),
 }
 """A target of each class. Drafts are dense."""
 
@@ -71,6 +72,7 @@ OTHER_CLASSES = {
     "latent": ("ngram", "mtp"),
     "hybrid": ("draft_model", "tree"),
     "convolution": ("ngram", "tree"),
+    "mamba": ("draft_model", "tree"),
 }
 """The methods with a target of each class, trees and chains. The first tier runs the first."""
 

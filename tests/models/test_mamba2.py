@@ -1,0 +1,133 @@
+"""Mamba-2 against the recurrence of its paper (arXiv 2405.21060, equation 1), in numpy and float64.
+
+The oracle goes token by token and keeps a whole state after each node. The mixer computes all nodes at once.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import RequestError
+from specjax.core.cache import Rows
+from specjax.models.kinds import LayerConfig
+from specjax.models.layer import Nodes
+from specjax.models.layers import Norm
+from specjax.models.mixers.mamba2 import Mamba2, Mamba2Config
+
+CONFIG = Mamba2Config(heads=6, head_dim=5, groups=2, state_dim=4, kernel=3, bias=True)
+WIDTH, BATCH = 8, 3
+PARENT = np.array([-1, 0, 0, 1, 1, 2, 3, 6, 6, 5])
+"""Ten nodes; the root follows the committed tokens."""
+
+
+@pytest.fixture(scope="module")
+def mixer() -> Mamba2:
+    """A random mixer whose decays lie between 0.02 and 0.99."""
+    layer = LayerConfig(WIDTH, 2, CONFIG, CONFIG, Norm(eps=1e-5))
+    made = Mamba2(layer, jax.random.split(jax.random.key(0)), jnp.float32)
+    rng = np.random.default_rng(0)
+    centres = {"norm": 1, "skip": 1}
+    for name in ("joint", "joint_bias", "conv", "conv_bias", "out_proj", "out_proj_bias", "log_rate", "step_bias"):
+        centres[name] = 0
+    for name, centre in centres.items():
+        param = getattr(made, name)
+        param.set_value(jnp.asarray(rng.normal(centre, 0.6, param.shape), jnp.float32))
+    return made
+
+
+def follow(mixer: Mamba2, xs, state=None):
+    """The outputs for tokens xs [N, E], and the state after them: S [H, P, D] of the heads, and the last inputs."""
+    c, of = CONFIG, lambda name: np.asarray(getattr(mixer, name)[...], np.float64)
+    silu = lambda x: x / (1 + np.exp(-x))
+    S, inputs = state or (np.zeros((6, 5, 4)), np.zeros((2, c.groups * c.channels)))
+    outs = []
+    for token in xs:
+        stacked = (of("joint") @ token + of("joint_bias")).reshape(c.groups, -1)
+        z, mixed, steps = np.split(stacked, [c.width, c.width + c.channels], 1)
+        inputs = np.vstack([inputs, mixed.reshape(1, -1)])
+        x, B, C = np.split(
+            silu((inputs * of("conv")[:, 0].T).sum(0) + of("conv_bias")).reshape(2, -1), [c.width, c.width + 4], 1
+        )
+        after, heads = np.zeros_like(S), np.zeros((6, 5))
+        for h in range(c.heads):
+            g, i = divmod(h, 3)
+            step = np.log1p(np.exp(steps[g, i] + of("step_bias")[h]))
+            own = x[g].reshape(3, 5)[i]
+            after[h] = np.exp(-step * np.exp(of("log_rate")[h])) * S[h] + step * np.outer(own, B[g])
+            heads[h] = after[h] @ C[g] + of("skip")[h] * own
+        y = heads.reshape(2, -1) * silu(z)
+        y = y / np.sqrt((y * y).mean(1, keepdims=True) + mixer.eps)
+        outs.append(of("out_proj") @ (y.reshape(-1) * of("norm")) + of("out_proj_bias"))
+        S, inputs = after, inputs[1:]
+    return np.array(outs), (S, inputs)
+
+
+@jax.jit
+def run(mixer, x, seen, past=None, rows=None):
+    nodes = Nodes(jnp.zeros(x.shape[:2], int), seen, jnp.dtype("float32"), jnp.zeros(len(x), int))
+    return mixer(x.astype(jnp.float32), nodes, past, rows)
+
+
+def random_tokens(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(BATCH, count, WIDTH))
+
+
+def path_to(node: int) -> list[int]:
+    return [] if node < 0 else [*path_to(PARENT[node]), node]
+
+
+MASK = np.array([[j in path_to(i) for j in range(len(PARENT))] for i in range(len(PARENT))])
+
+
+def check_state(found, row: int, expected) -> None:
+    np.testing.assert_allclose(found.memory[row].swapaxes(-1, -2), expected[0], rtol=1e-4, atol=1e-5)
+    inputs = found.inputs[row].swapaxes(0, 1).reshape(expected[1].shape)
+    np.testing.assert_allclose(inputs, expected[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def prompt(mixer):
+    """The state of the layer after 7 random tokens, and that of the oracle for each row."""
+    x = random_tokens(7, seed=1)
+    found, rows = run(mixer, x, np.tri(7, dtype=bool))
+    state, expected = CONFIG.empty(BATCH, 0, jnp.float32).commit(rows, jnp.full(BATCH, 7)), []
+    for b in range(BATCH):
+        out, after = follow(mixer, x[b])
+        np.testing.assert_allclose(found[b], out, rtol=1e-4, atol=1e-5)
+        check_state(state, b, after)
+        expected.append(after)
+    return state, expected
+
+
+def test_each_node_of_a_tree_follows_its_own_path(mixer, prompt):
+    """The outputs of ten nodes, and the states after any path or the beginning of one is accepted."""
+    (state, before), x = prompt, random_tokens(len(PARENT))
+    found, rows = run(mixer, x, MASK, state)
+    for node in range(len(PARENT)):
+        path = path_to(node)
+        count = np.array([len(path), len(path) - 1, 0])
+        on_path = Rows((rows,)).gather(np.tile(path + [0] * (5 - len(path)), (BATCH, 1))).layers[0]
+        after = state.commit(on_path, jnp.asarray(count))
+        for b in range(BATCH):
+            np.testing.assert_allclose(
+                found[b, node], follow(mixer, x[b][path], before[b])[0][-1], rtol=1e-4, atol=1e-5
+            )
+            check_state(after, b, follow(mixer, x[b][path[: count[b]]], before[b])[1])
+
+
+def test_uncommitted_rows_of_earlier_calls_are_read_along_the_path(mixer, prompt):
+    state, x = prompt[0], random_tokens(len(PARENT))
+    expected, all_rows = run(mixer, x, MASK, state)
+    rows, found = state.blank_rows(0), []
+    for first, last in ((0, 4), (4, len(PARENT))):
+        out, rows = run(mixer, x[:, first:last], MASK[first:last, :last], state, rows)
+        found.append(out)
+    np.testing.assert_allclose(np.concatenate(found, 1), expected, rtol=1e-4, atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), rows, all_rows)
+
+
+def test_groups_are_split_over_devices_as_a_whole():
+    assert CONFIG.split_over(2) == CONFIG
+    with pytest.raises(RequestError, match="groups of Mamba-2"):
+        CONFIG.split_over(4)
