@@ -107,11 +107,14 @@ class Engine(StepThread):
         super().__init__()
         self._scheduler = Scheduler(options.slots, self.constraints, self.changed)
 
-    def submit(self, prompt: Prompt | None = None, *, messages=None, sample: int = 0, **options) -> Handle:
+    def submit(
+        self, prompt: Prompt | None = None, *, messages=None, sample: int = 0, prompt_logprobs=None, **options
+    ) -> Handle:
         """Adds a request to the queue. Any thread may call this.
 
         Arguments are those of a ``Generator``'s call, for one prompt or one conversation. The text
-        is that of the prompt's sample number ``sample`` in a call with the option ``n``.
+        is that of the prompt's sample number ``sample`` in a call with the option ``n``. With
+        ``prompt_logprobs`` the prompt is scored too, see ``request.read_request``.
 
         A constraint is compiled by this call, in the caller's thread, and the running rows go on.
 
@@ -121,11 +124,12 @@ class Engine(StepThread):
         """
         if self._is_shared and not is_first_host():
             raise RequestError("process 0 takes the requests of an engine on several hosts; call follow() here")
-        return self._submit(dict(prompt=prompt, messages=messages, sample=sample, options=options))
+        given = dict(prompt=prompt, messages=messages, sample=sample, prompt_logprobs=prompt_logprobs)
+        return self._submit(given | dict(options=options))
 
     def _submit(self, arguments: dict) -> Handle:
         batch = read_request(self.generator, **arguments, capacity=self.capacity, logprobs=self.options.logprobs)
-        handle = Handle(self, batch, self.generator.drafter.depth)
+        handle = Handle(self, batch, self.generator.drafter.depth, arguments["prompt_logprobs"])
         if handle.constraint is not None:
             self.constraints.check_size(handle.constraint)
             if not self._is_shared:
