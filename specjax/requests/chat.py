@@ -49,9 +49,7 @@ class Conversation:
         return text
 
 
-def render_chat(
-    tokenizer, messages: Sequence[Mapping] | Conversation, add_generation_prompt: bool = True
-) -> list[int]:
+def render_chat(tokenizer, messages: Sequence[Mapping] | Conversation, add_generation_prompt: bool = True) -> list[int]:
     """The token ids of a conversation in the tokenizer's chat template.
 
     Args:
