@@ -17,12 +17,12 @@ from ..loop.prefill import Filled
 from ..parallel import fetch, use_mesh
 from ..requests.constraint import Automaton
 from ..text.session import Session, cache_dtype, shardings
-from . import prefix_blocks, prompt_scores, row_subset, slots
+from . import prefix_blocks, row_subset, slots
 from .batch_widths import Copies
 from .compiled_calls import CompiledCalls
 from .memory import check_memory
 from .prefix_blocks import BLOCK, Block
-from .prompt_scores import Scores
+from .prompt_scores import Scoring
 
 LEAST_CHUNK = BLOCK
 """The fewest tokens of a prompt that one forward reads. Programs for fewer cost as much time."""
@@ -51,6 +51,7 @@ class Programs(CompiledCalls):
 
     Attributes:
       row_bytes: the bytes of a row's keys, values and taps.
+      scores: reads prompts whose tokens are scored.
 
     Raises RequestError for a method whose rows share a state, and for slots that do not fit the
     memory.
@@ -84,6 +85,8 @@ class Programs(CompiledCalls):
         with use_mesh(session.mesh):
             self._axes = slots.find_row_axes(*self._models, blank, chunk=LEAST_CHUNK, **self._static)
         filled = self.begin_reading()
+        layouts = self._filled_layout, self._whole
+        self.scores = Scoring(self, filled, layouts, chunk=chunk, taps=self._taps, top=logprobs or 0)
         static = dict(drafter=session.drafter, dtype=self._static["dtype"])
         self._begin_draft = partial(slots.begin_reading_draft, **static)
         self._draft_reads = jax.eval_shape(self._begin_draft, *self._models, blank, filled) is not None
@@ -138,15 +141,6 @@ class Programs(CompiledCalls):
         """Reads the chunk of ``size`` tokens of the prompt from place ``start`` on."""
         function = partial(slots.read_chunk, chunk=size, taps=self._taps)
         return self._call(function, (request, filled, np.int32(start)), self._modules[:1], (size,), donate_argnums=2)
-
-    def read_scored(self, request: Requests, filled: Filled, start: int, size: int) -> tuple[Filled, Scores]:
-        """What ``read`` gives, and the scores of the chunk, on the host."""
-        static = dict(chunk=size, taps=self._taps, top=self._static["logprobs"])
-        function = partial(prompt_scores.read_scored_chunk, **static)
-        options: dict[str, Any] = dict(donate_argnums=2, out_shardings=(self._filled_layout, self._whole))
-        args = request, filled, np.int32(start)
-        filled, scores = self._call(function, args, self._modules[:1], (size,), **options)
-        return filled, fetch(scores)
 
     def chunk_for(self, unread: int, most: int, start: int = 0) -> int:
         """The smallest power of two that suffices for ``unread`` tokens from place ``start`` on.

@@ -131,7 +131,7 @@ class Reader:
         if row.handle.prompt_top is None:
             row.filled = programs.read(row.arrays, row.filled, row.start, size)
         else:
-            row.filled, scores = programs.read_scored(row.arrays, row.filled, row.start, size)
+            row.filled, scores = programs.scores.read(row.arrays, row.filled, row.start, size)
             row.handle.add_scores(scores, min(size, unread - row.start))
         first = row.start // BLOCK
         row.start = min(row.start + size, unread)

@@ -69,7 +69,7 @@ class CallReader:
         if rest.startswith("{"):
             self._scan = _Scan()
             self._state = self._read_call
-        elif not filler and any(one.startswith(rest) for one in self._form.fillers):
+        elif any(one.startswith(rest) and one != rest for one in self._form.fillers):
             return None
         elif not filler:
             return self._give_back("" if self.count else self._skipped + self._text[:begin], rest)
