@@ -8,7 +8,7 @@ import dataclasses
 import sys
 from typing import Any
 
-from ..core.read_files import parse_json, read_json
+from ..core.read_files import parse_json, read_json, read_text
 from ..errors import RequestError
 from ..requests.options import Options, read_numbers
 from .fields import Flags, flags_of
@@ -30,6 +30,7 @@ _FORMS: dict[str, dict[str, Any]] = {
     "regex": dict(type=str, metavar="TEXT"),
     "choices": dict(_TEXT, flags=("--choice",), help="the text must be one of these"),
     "json_schema": dict(type=str, metavar="JSON", help="the text must be JSON for this schema, or @FILE"),
+    "grammar": dict(type=str, metavar="TEXT", help="the text must match this Lark grammar, or @FILE"),
 }
 """The forms of flags that the fields do not state.
 
@@ -38,7 +39,7 @@ Most options have one value or a list of values.
 
 _OPTIONS = tuple(field.name for field in dataclasses.fields(Options))
 _RECORDS = ("logprobs", "policy_logprobs")
-_ENDS = ("min_new_tokens", "stop", "stop_token_ids", "ignore_eos", "regex", "choices", "json_schema")
+_ENDS = ("min_new_tokens", "stop", "stop_token_ids", "ignore_eos", "regex", "choices", "json_schema", "grammar")
 _GROUPS = {
     "sampling": tuple(name for name in _OPTIONS if name not in ("max_new_tokens", "n", *_ENDS, *_RECORDS)),
     "end and form of the text": _ENDS,
@@ -63,6 +64,8 @@ def sampling_options(args: argparse.Namespace) -> dict:
     for option in ("logit_bias", "json_schema"):
         if option in options:
             options[option] = _read_json(f"--{option.replace('_', '-')}", options[option])
+    if str(options.get("grammar")).startswith("@"):
+        options["grammar"] = read_text(options["grammar"][1:], "--grammar")
     read_numbers(Options.of(options), 1)
     return options
 

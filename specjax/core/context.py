@@ -24,8 +24,10 @@ class Context(struct.PyTreeNode):
       nodes: int32 [B, M], tokens of the tree.
       path: bool [B, N, M], for each node i the nodes on its path: the root is excluded, node i
         included.
-      states: int32 [B, N], the state of the row's constraint after each node; -1 if the path has
+      states: int32 [B, N], the state of the row's automaton after each node; -1 if the path has
         broken the constraint.
+      grammars: int32 [B], the row's grammar on the host, or 0; None where the host is not asked.
+        The target's nodes ask it. Drafts do not, because verification refuses what it forbids.
     """
 
     tokens: jax.Array
@@ -36,6 +38,7 @@ class Context(struct.PyTreeNode):
     nodes: jax.Array
     path: jax.Array
     states: jax.Array
+    grammars: jax.Array | None = None
 
     @property
     def generated(self) -> jax.Array:
@@ -97,8 +100,11 @@ class Context(struct.PyTreeNode):
 def advance(automaton, state: jax.Array, token: jax.Array) -> jax.Array:
     """The automaton's state after ``token``, or -1 from the first token that breaks the constraint.
 
-    ``state``, ``token`` and the result are int32 of one shape.
+    ``state``, ``token`` and the result are int32 of one shape. Without an automaton, None, the
+    state stays.
     """
+    if automaton is None:
+        return state
     following = automaton.next[jnp.maximum(state, 0), automaton.classes[token]]
     return jnp.where(state < 0, -1, following)
 

@@ -1,15 +1,19 @@
 """Adjustments of logits by a node's history: bias, penalties, minimal lengths and constraints."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import jax
 import jax.numpy as jnp
+from flax import struct
+from jax import lax
 
 from .context import Context
 
 
-class ConstraintTable(Protocol):
-    """The tables of an automaton that ``constrain`` reads, see ``requests.constraint``."""
+class Automaton(Protocol):
+    """The tables of the automata of all rows, see ``requests.constraint.Automaton``."""
 
     @property
     def next(self) -> jax.Array: ...
@@ -68,14 +72,38 @@ def penalise(
     return logits.at[rows, nodes, jnp.where(context.path, drafted, V)].set(on_path, mode="drop")
 
 
-@jax.jit
-def constrain(logits: jax.Array, context: Context, automaton: ConstraintTable, min_new_tokens: jax.Array) -> jax.Array:
-    """Logits float32 [B, N, V] with minus infinity at the tokens that the constraint forbids.
+class RowConstraints(struct.PyTreeNode):
+    """The constraints of all rows. A row has an automaton, a grammar or neither.
 
-    A token is forbidden if no completion after it meets the constraint, ``min_new_tokens`` and the
-    row's limit. A node whose path has broken the constraint keeps its logits, because it is never
-    reached.
+    Attributes:
+      table: the automata, on the device; None if no row has one.
+      find_masks: the function of the host that knows the rows' grammars, see
+        ``requests.grammar_masks``; None if no row has one. Static.
     """
+
+    table: Automaton | None = None
+    find_masks: Callable | None = struct.field(pytree_node=False, default=None)
+
+
+@jax.jit
+def constrain(logits: jax.Array, context: Context, constraint: RowConstraints, min_new_tokens: jax.Array) -> jax.Array:
+    """Logits float32 [B, N, V] with minus infinity at the tokens that the constraints forbid.
+
+    An automaton forbids a token if no completion after it meets the constraint, ``min_new_tokens``
+    and the row's limit. A grammar forbids a token if no text of any length completes it. A node
+    whose path has broken the constraint keeps its logits, because it is never reached.
+    """
+    if constraint.table is not None:
+        logits = jnp.where(_allowed_by_table(context, constraint.table, min_new_tokens), logits, -jnp.inf)
+    if constraint.find_masks is None or context.grammars is None:
+        return logits
+    # Without a row that has a grammar, the host is not asked.
+    mask = lambda logits: jnp.where(_allowed_by_host(context, constraint.find_masks, logits.shape), logits, -jnp.inf)
+    return lax.cond(jnp.any(context.grammars > 0), mask, lambda logits: logits, logits)
+
+
+def _allowed_by_table(context: Context, automaton: Automaton, min_new_tokens: jax.Array) -> jax.Array:
+    """Bool [B, N, V], the tokens that the automata allow after each node."""
     after = automaton.next[jnp.maximum(context.states, 0)]  # [B, N, C]
     reached = jnp.maximum(after, 0)
     least = min_new_tokens[:, None] - context.generated - 1
@@ -84,4 +112,15 @@ def constrain(logits: jax.Array, context: Context, automaton: ConstraintTable, m
     short_enough = automaton.shortest[reached] <= room[..., None]
     allowed = (after >= 0) & long_enough & short_enough
     allowed = (allowed | (context.states < 0)[..., None])[..., automaton.classes]
-    return jnp.where(allowed | ~allowed.any(-1, keepdims=True), logits, -jnp.inf)
+    return allowed | ~allowed.any(-1, keepdims=True)
+
+
+def _allowed_by_host(context: Context, find_masks: Callable, shape: tuple[int, ...]) -> jax.Array:
+    """Bool [B, N, V], the tokens that the grammars allow after each node."""
+    B, N, V = shape
+    words = -(-V // 32)
+    history = context.tokens, context.prompt_length, context.length, context.nodes, context.path
+    result = jax.ShapeDtypeStruct((B, N, words), jnp.uint32)
+    masks = jax.pure_callback(partial(find_masks, words), result, context.grammars, *history)
+    bits = masks[..., None] >> jnp.arange(32, dtype=jnp.uint32) & 1
+    return (bits > 0).reshape(B, N, -1)[..., :V]

@@ -19,7 +19,7 @@ from flax import struct
 from ..errors import RequestError
 from .checks import LARGEST, per_row
 from .context import Context
-from .logit_adjustments import ConstraintTable, constrain, penalise
+from .logit_adjustments import Automaton, RowConstraints, constrain, penalise
 from .selection import argmax, draw, likeliest
 from .truncation import truncated_softmax
 
@@ -57,8 +57,9 @@ class SamplingParams(struct.PyTreeNode):
       min_new_tokens: int32 [B]. While a row has fewer new tokens, the tokens that would end it are
         impossible. A stop string may still end it, as in transformers; in vLLM it may not.
       bias: float32 [B, V] or [B, 1], added to the logits first; minus infinity forbids a token.
-      constraint: the automaton of all rows' constraints, or None.
-      start: int32 [B], each row's first state in ``constraint``.
+      constraint: the automata and the grammars of all rows, or None.
+      start: int32 [B], each row's first state in the automata.
+      grammar: int32 [B], the number of each row's grammar on the host, or 0.
       processors: functions ``(logits [B, N, V], Context) -> logits`` that run after all options but
         temperature, top-k, top-p and min-p. Static.
     """
@@ -72,9 +73,15 @@ class SamplingParams(struct.PyTreeNode):
     frequency_penalty: jax.Array = struct.field(metadata=_number(0.0, least=-LARGEST))
     min_new_tokens: jax.Array = struct.field(metadata=_number(0, np.int32))
     bias: jax.Array
-    constraint: ConstraintTable | None = None
+    constraint: RowConstraints | None = None
     start: jax.Array | None = None
+    grammar: jax.Array | None = None
     processors: tuple[Callable, ...] = struct.field(pytree_node=False, default=())
+
+    @property
+    def table(self) -> Automaton | None:
+        """The automata of all rows, or None."""
+        return self.constraint and self.constraint.table
 
 
 NUMBERS = {field.name: field.metadata for field in dataclasses.fields(SamplingParams) if "bounds" in field.metadata}
@@ -102,6 +109,7 @@ def sampling_params(
     bias=None,
     constraint=None,
     start=None,
+    grammar=None,
     processors: tuple[Callable, ...] = (),
     **numbers,
 ) -> SamplingParams:
@@ -120,7 +128,8 @@ def sampling_params(
         for name, number in NUMBERS.items()
     }
     arrays["bias"] = np.zeros((batch, 1), np.float32) if bias is None else bias
-    arrays["start"] = np.zeros(batch, np.int32) if start is None else start
+    for name, value in (("start", start), ("grammar", grammar)):
+        arrays[name] = np.zeros(batch, np.int32) if value is None else value
     return SamplingParams(**jax.device_put(arrays), constraint=constraint, processors=tuple(processors))
 
 

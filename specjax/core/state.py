@@ -9,7 +9,7 @@ from flax import struct
 from .cache import KVCache
 from .context import Context, advance_tree
 from .feature_record import Features
-from .logit_adjustments import ConstraintTable
+from .logit_adjustments import RowConstraints
 from .logprobs import Logprobs
 from .round_record import Rounds
 from .sampling import SamplingParams
@@ -76,7 +76,7 @@ class Requests(struct.PyTreeNode):
         """The requests without constraint and stop strings, whose automata have no axis of rows."""
         return self.replace(sampling=self.sampling.replace(constraint=None), stops=None)
 
-    def with_automata(self, constraint: ConstraintTable | None, stops: Any) -> "Requests":
+    def with_automata(self, constraint: RowConstraints | None, stops: Any) -> "Requests":
         """The requests with these automata of all rows."""
         return self.replace(sampling=self.sampling.replace(constraint=constraint), stops=stops)
 
@@ -92,7 +92,7 @@ class DecodeState(struct.PyTreeNode):
       drafter: the drafter's own state.
       done: bool [B], whether the row has ended.
       failed: bool [B], whether the row has failed, see ``ending.has_failed``.
-      constraint_state: int32 [B], the state of the row's constraint after the root.
+      constraint_state: int32 [B], the state of the row's automaton after the root.
       stop_state: int32 [B], the state of the stop strings' automaton after the root.
       round: int32, the number of rounds so far.
       logprobs: log-probabilities of the emitted tokens, or None if they are not recorded.
@@ -149,7 +149,12 @@ class DecodeState(struct.PyTreeNode):
     def tree_context(self, tree: Tree) -> Context:
         """The history of each node of a batched tree."""
         path = jax.vmap(ancestors)(tree).at[:, :, 0].set(False)
-        automaton = self.request.sampling.constraint
+        automaton = self.request.sampling.table
         if automaton is None:
             return self.context(tree.tokens, path, jnp.zeros_like(tree.tokens))
         return self.context(tree.tokens, path, advance_tree(automaton, self.constraint_state, tree))
+
+    def target_context(self, tree: Tree) -> Context:
+        """``tree_context`` for the target's logits, which the grammars of the host mask too."""
+        grammar = self.request.sampling.grammar
+        return self.tree_context(tree).replace(grammars=None if grammar is None else jnp.where(self.done, 0, grammar))

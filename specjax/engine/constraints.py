@@ -1,8 +1,8 @@
-"""The constraints of an engine's requests, in one table of fixed size on the device.
+"""The constraints of an engine's requests: a table of fixed size on the device, and grammars.
 
-A constraint gets free state numbers of the table, and keeps them while a row has it. So a new
-constraint changes nothing for the running rows: the next rounds take another table of the same
-shape, in which their states have the same numbers.
+An automaton gets free state numbers of the table, and keeps them while a row has it. So a new
+automaton changes nothing for the running rows: the next rounds take another table of the same
+shape, in which their states have the same numbers. A grammar needs no room: the host follows it.
 """
 
 import dataclasses
@@ -12,9 +12,11 @@ from collections import OrderedDict
 import numpy as np
 from jax.sharding import Mesh
 
+from ..core.logit_adjustments import RowConstraints
 from ..errors import RequestError
 from ..parallel import place
 from ..requests.constraint import ENDLESS, Automaton, Constraint
+from ..requests.grammar_masks import RowGrammar, find_masks
 from ..requests.token_table import join_classes, place_tables
 
 
@@ -36,8 +38,9 @@ class Constraints:
       mesh: the devices of the table, of which each has all of it; None for the default device.
 
     Attributes:
-      table: the automaton of all constraints on the device; None before the first one. Another
-        object replaces it, and its arrays never change.
+      on_device: the constraints of all rows, for the rounds. Another object replaces it, and its
+        arrays never change. It has a table after the first automaton, and asks the host after the
+        first grammar.
     """
 
     def __init__(self, states: int, classes: int, mesh: Mesh | None = None):
@@ -46,17 +49,18 @@ class Constraints:
         self._places: OrderedDict[Constraint, _Place] = OrderedDict()  # the least recently used first
         self._lock = threading.Lock()
         self._refused = None
-        self.table: Automaton | None = None
+        self.on_device = RowConstraints()
 
-    def prepare(self, constraint: Constraint) -> Automaton:
-        """Places a constraint of a request that waits, if there is room. Returns the table."""
+    def prepare(self, constraint: Constraint | RowGrammar) -> RowConstraints:
+        """Places a constraint of a request that waits, if there is room. Returns ``on_device``."""
         with self._lock:
             self._place(constraint)
-            assert self.table is not None  # an empty table has room
-            return self.table
+            return self.on_device
 
-    def check_size(self, constraint: Constraint) -> None:
-        """Raises RequestError if an empty table has too little room for a constraint."""
+    def check_size(self, constraint: Constraint | RowGrammar) -> None:
+        """Raises RequestError if an empty table has too little room for an automaton."""
+        if isinstance(constraint, RowGrammar):
+            return
         need = constraint.table.next.shape
         room = (self._shape[0] - 1, self._shape[1])
         if need[0] > room[0] or need[1] > room[1]:
@@ -65,8 +69,8 @@ class Constraints:
                 f"{room[0]:,} and {room[1]:,}; simplify it, or raise constraint_states and constraint_classes"
             )
 
-    def hold(self, constraint: Constraint | None) -> int | None:
-        """The state in which a row with this constraint starts; 0 without a constraint.
+    def hold(self, constraint: Constraint | RowGrammar | None) -> int | None:
+        """The state in which a row with this constraint starts; 0 without an automaton.
 
         None if the constraints of the running rows leave no room. Otherwise the constraint keeps
         its states until ``release``.
@@ -77,13 +81,15 @@ class Constraints:
             if constraint is self._refused or not self._place(constraint):
                 self._refused = constraint  # until a release; each try takes time
                 return None
+            if isinstance(constraint, RowGrammar):
+                return 0
             place = self._places[constraint]
             place.rows += 1
             return int(place.numbers[0])
 
-    def release(self, constraint: Constraint | None) -> None:
+    def release(self, constraint: Constraint | RowGrammar | None) -> None:
         """Takes back one ``hold``."""
-        if constraint is not None:
+        if isinstance(constraint, Constraint):
             with self._lock:
                 self._places[constraint].rows -= 1
                 self._refused = None
@@ -95,8 +101,11 @@ class Constraints:
                 place.rows = 0
             self._refused = None
 
-    def _place(self, constraint: Constraint) -> bool:
-        """Whether the table has the constraint, which is placed if there is room."""
+    def _place(self, constraint: Constraint | RowGrammar) -> bool:
+        """Whether ``on_device`` has the constraint, which is placed if there is room."""
+        if isinstance(constraint, RowGrammar):
+            self.on_device = self.on_device.replace(find_masks=find_masks)
+            return True
         if constraint in self._places:
             self._places.move_to_end(constraint)
             return True
@@ -121,6 +130,7 @@ class Constraints:
         for each, number in zip(places, numbers):
             shortest[number] = each.shortest
             longest[number] = each.longest
-        self.table = Automaton(*place((following, np.int32(class_of), shortest, longest), self._mesh, rows=False))
+        table = Automaton(*place((following, np.int32(class_of), shortest, longest), self._mesh, rows=False))
+        self.on_device = self.on_device.replace(table=table)
         self._places = places
         return True

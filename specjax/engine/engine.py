@@ -274,7 +274,7 @@ class Engine(StepThread):
         began = time.perf_counter()
         compiled = self.programs.compile_seconds
         running = [row.slot for row in rows]
-        results = self.programs.advance(self._pace.rounds, running, self.constraints.table if constrained else None)
+        results = self.programs.advance(self._pace.rounds, running, self.constraints.on_device if constrained else None)
         num_rounds = int((results.rounds[..., 2].max(0) > 0).sum())
         if compiled == self.programs.compile_seconds and num_rounds:
             self._pace.add_rounds(num_rounds, time.perf_counter() - began)

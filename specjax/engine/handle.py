@@ -10,6 +10,7 @@ from ..core.logprobs import Logprobs
 from ..errors import CancelledError, RequestError
 from ..requests.batch import Batch
 from ..requests.constraint import Constraint
+from ..requests.grammar_masks import RowGrammar
 from ..requests.vocabulary import decode_continuation
 from ..text.result import Result, settled_text
 from .prompt_scores import Scores
@@ -75,7 +76,7 @@ class Handle:
         return self.batch.prompts[0]
 
     @property
-    def constraint(self) -> Constraint | None:
+    def constraint(self) -> Constraint | RowGrammar | None:
         """The constraint of the text, on the host; or None."""
         return self.batch.constraints[0]
 

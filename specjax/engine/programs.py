@@ -12,10 +12,10 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core.cache import without_keys
+from ..core.logit_adjustments import RowConstraints
 from ..core.state import DecodeState, Requests
 from ..loop.prefill import Filled
 from ..parallel import fetch, use_mesh
-from ..requests.constraint import Automaton
 from ..text.session import Session, cache_dtype, shardings
 from . import prefix_blocks, row_subset, slots
 from .batch_widths import Copies
@@ -205,7 +205,9 @@ class Programs(CompiledCalls):
         self._state, text = self._call(partial(slots.release, axes=self._axes), args, **options)
         return text
 
-    def advance(self, rounds: int, running: Sequence[int], constraints: Automaton | None = None) -> slots.RoundResults:
+    def advance(
+        self, rounds: int, running: Sequence[int], constraints: RowConstraints | None = None
+    ) -> slots.RoundResults:
         """Runs the next ``rounds`` rounds.
 
         Returns the results of the slots ``running``, on the host.
@@ -214,8 +216,8 @@ class Programs(CompiledCalls):
 
         Args:
           running: the slots whose rows have not ended.
-          constraints: the table of the rows' constraints; None if no row has one. All slots are
-            then computed.
+          constraints: the rows' constraints; None if no row has one. All slots are computed with
+            them.
         """
         width = self.count if constraints is not None else min(w for w in self.widths if w >= len(running))
         compiled = self.compile_seconds
@@ -233,7 +235,7 @@ class Programs(CompiledCalls):
             self.session.learn(results.chosen, int(results.context), seconds, bool(results.sampled))
         return results.of_rows(rows)
 
-    def _advance_all(self, rounds: int, constraints: Automaton | None) -> slots.RoundResults:
+    def _advance_all(self, rounds: int, constraints: RowConstraints | None) -> slots.RoundResults:
         """Runs rounds of all slots."""
         args = self._state, np.int32(rounds), *([] if constraints is None else [constraints])
         self._state, results = self._call(self._rounds, args, self._modules, **self._rounds_options)
@@ -257,7 +259,7 @@ class Programs(CompiledCalls):
         self._copies.add(some)
         return results
 
-    def compile_constrained_rounds(self, constraints: Automaton) -> None:
+    def compile_constrained_rounds(self, constraints: RowConstraints) -> None:
         """Compiles the program of rounds with constraints, if it is not.
 
         Any thread may call this.

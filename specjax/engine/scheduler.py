@@ -31,7 +31,7 @@ class Scheduler:
 
     Args:
       slots: the number of slots.
-      constraints: the table in which a request's constraint needs room.
+      constraints: where a request's constraint needs room.
       changed: the lock of the engine, see ``StepThread``.
 
     Attributes:
@@ -105,7 +105,7 @@ class Scheduler:
     def take_next(self, compile_seconds: float) -> None:
         """Begins to read the next request of the queue.
 
-        It needs a free slot, and room for its constraint in the table.
+        It needs a free slot, and room for its constraint.
 
         ``compile_seconds``: the engine's seconds of compilation so far.
         """

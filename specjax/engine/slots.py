@@ -17,6 +17,7 @@ from jax import lax
 
 from ..core.cache import KVCache, is_cache, without_keys
 from ..core.eight_bits import full_dtype
+from ..core.logit_adjustments import RowConstraints
 from ..core.logprobs import Logprobs
 from ..core.state import DecodeState, Requests
 from ..errors import RequestError
@@ -25,7 +26,6 @@ from ..loop.drafter import Drafter
 from ..loop.prefill import Filled, begin_decoding, fill_chunk, nothing_filled, prefill
 from ..models.base import Model
 from ..parallel import split_rows
-from ..requests.constraint import Automaton
 
 
 class RoundResults(struct.PyTreeNode):
@@ -220,7 +220,7 @@ def advance(
     draft,
     state: DecodeState,
     rounds: jax.Array,
-    constraints: Automaton | None = None,
+    constraints: RowConstraints | None = None,
     *,
     drafter: Drafter,
     rule: Callable,
@@ -230,7 +230,7 @@ def advance(
 
     Donate ``state``.
 
-    ``constraints``: the automaton of all rows' constraints; None if no row has one.
+    ``constraints``: the constraints of all rows; None if no row has one.
     """
     before = state.length
     chosen_before = state.counters.chosen
@@ -255,6 +255,6 @@ def advance(
     return _with_constraints(state.replace(progress=None), None), results
 
 
-def _with_constraints(state: DecodeState, constraints: Automaton | None) -> DecodeState:
+def _with_constraints(state: DecodeState, constraints: RowConstraints | None) -> DecodeState:
     sampling = state.request.sampling.replace(constraint=constraints)
     return state.replace(request=state.request.replace(sampling=sampling))

@@ -109,7 +109,7 @@ def accept(target: Model, tree: Tree, scored: Scored, state: DecodeState, keys, 
     """``p``, ``verdict`` and ``failed`` of ``Round``. ``keys``: [B, places], see ``round_keys``."""
     sampling = state.request.sampling
     seeded = state.request.seeded
-    p = probabilities(scored.logits, seen_options(rule, sampling), state.tree_context(tree))
+    p = probabilities(scored.logits, seen_options(rule, sampling), state.target_context(tree))
     verdict = accept_path(rule, p, tree, keys, sampling.temperature, state.counters, seeded, target)
     return p, verdict, state.failed | has_failed(scored.logits, p, verdict)
 

@@ -53,8 +53,8 @@ def cut_at_end(state: DecodeState, tree: Tree, verdict: Verdict, failed: jax.Arr
     bonus = _last(emitted, length, state.root)
     constraint_state = state.constraint_state
     stop_state = state.stop_state
-    if options.sampling.constraint is not None:
-        states = advance_along(options.sampling.constraint, constraint_state, emitted)
+    if options.sampling.table is not None:
+        states = advance_along(options.sampling.table, constraint_state, emitted)
         constraint_state = _last(states, length, constraint_state)
     if options.stops is not None:
         stop_state = _last(stop_states, length, stop_state)

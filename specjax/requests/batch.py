@@ -5,15 +5,19 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import jax
 import numpy as np
 
 from ..checkpoints.load import LanguageModel
 from ..core.checks import per_row
 from ..core.state import Requests
 from ..errors import RequestError
+from ..parallel import several_hosts
 from .constraint import Constraint, check_lengths, combine_constraints, compile_constraint
+from .grammar import Grammar
+from .grammar_masks import RowGrammar
 from .limits import MOST_CONSTRAINTS, check_limit
-from .options import MOST_LOGPROBS, Options, read_bias, read_numbers, read_tokens
+from .options import CONSTRAINTS, MOST_LOGPROBS, Options, read_bias, read_numbers, read_tokens
 from .samples import make_keys, read_seeds, repeat_rows
 from .stop_strings import combine_stops, compile_stops
 
@@ -35,7 +39,7 @@ class Batch:
       logprobs, policy_logprobs: these options.
       stop_strings: the stop strings.
       extra_stops: the token ids that end a row besides end-of-text tokens.
-      constraints: the constraints on the host, or None.
+      constraints: the constraints on the host, or None. A grammar lives as long as its batch.
       samples: the number of rows of each prompt.
     """
 
@@ -45,7 +49,7 @@ class Batch:
     policy_logprobs: list[bool]
     stop_strings: list[list[str]]
     extra_stops: list[list[int]]
-    constraints: list[Constraint | None]
+    constraints: list[Constraint | RowGrammar | None]
     samples: int = 1
 
     @property
@@ -104,30 +108,32 @@ def build_batch(
     limit = np.minimum(lengths + wanted, target.config.most_tokens(lengths)).astype(np.int32)
     each = ((row, bias[b], int(least[b]), int(limit[b] - lengths[b]), target) for b, row in enumerate(rows))
     # 3. Compile constraints and stop strings.
-    constraints = _count(_constraint(*one) for one in each)
-    constraint, start = combine_constraints(constraints)
+    compiled = _repeat(_count(_constraint(*one) for one in each), n)
+    constraints = [RowGrammar(one) if isinstance(one, Grammar) else one for one in compiled]
+    constraint, start, grammar = combine_constraints(constraints)
     strings = [list(row["stop"] or ()) for row in rows]
     stops, stop_start = combine_stops(_count(_compile_stops(target.tokenizer, V, tuple(texts)) for texts in strings))
     # 4. Lay the options out as arrays.
     seeds, seeded = read_seeds(options.seed, B)
     arrays: dict[str, Any] = dict(
         lengths=lengths.astype(np.int32),
-        sampling=read_numbers(options, B, bias=bias, start=start, processors=processors),
+        sampling=read_numbers(options, B, bias=bias, processors=processors),
         limit=limit,
         stop_ids=_stop_ids(rows, extra, target, ends),
         stop_start=stop_start,
         seeded=seeded,
     )
     requests = Requests(tokens=None, keys=make_keys(seeds, n), **repeat_rows(arrays, n))
+    sampling = requests.sampling.replace(**jax.device_put(dict(start=start, grammar=grammar)))
     # 5. Repeat each prompt for its samples.
     return Batch(
         prompts=_repeat([list(prompt) for prompt in prompts], n),
-        requests=requests.with_automata(constraint, stops),
+        requests=requests.replace(sampling=sampling).with_automata(constraint, stops),
         logprobs=_repeat([row["logprobs"] for row in rows], n),
         policy_logprobs=_repeat([bool(row["policy_logprobs"]) for row in rows], n),
         stop_strings=_repeat(strings, n),
         extra_stops=_repeat(extra, n),
-        constraints=_repeat(constraints, n),
+        constraints=constraints,
         samples=n,
     )
 
@@ -158,12 +164,14 @@ def _stop_ids(rows: list[dict], extra: list[list[int]], target: LanguageModel, e
     return np.array([stop + [-1] * (width - len(stop)) for stop in stops], np.int32)
 
 
-def _constraint(row: dict, bias: np.ndarray, least: int, most: int, target: LanguageModel) -> Constraint | None:
+def _constraint(
+    row: dict, bias: np.ndarray, least: int, most: int, target: LanguageModel
+) -> Constraint | Grammar | None:
     """The constraint of a row, or None.
 
-    Raises RequestError for a constraint without a match of ``least`` to ``most`` tokens.
+    Raises RequestError for an automaton without a match of ``least`` to ``most`` tokens.
     """
-    fields = {name: row[name] for name in ("regex", "choices", "json_schema") if row[name] is not None}
+    fields = {name: row[name] for name in CONSTRAINTS if row[name] is not None}
     if not fields:
         return None
     name = " and ".join(fields)
@@ -177,7 +185,12 @@ def _constraint(row: dict, bias: np.ndarray, least: int, most: int, target: Lang
             f"{name} needs the end-of-text token, which allowed_tokens, suppressed_tokens or logit_bias rule out"
         )
     constraint = compile_constraint(target.tokenizer, eos_ids, target.config.vocab_size, **fields, banned=banned)
-    check_lengths(constraint, least, most)
+    if isinstance(constraint, Constraint):
+        check_lengths(constraint, least, most)
+    elif several_hosts():
+        raise RequestError(
+            f"{name} is followed on the host, and a mesh of several hosts has no host that sees it all; use one host"
+        )
     return constraint
 
 

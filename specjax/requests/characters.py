@@ -32,9 +32,9 @@ def complement(ranges: Ranges) -> Ranges:
     return tuple((low, high) for low, high in zip(starts, ends) if low <= high)
 
 
-def intersect(one: Ranges, other: Ranges) -> Ranges:
-    """The characters that are in both sets."""
-    pairs = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
+def outside_surrogates(ranges: Ranges) -> Ranges:
+    """The characters of a set that UTF-8 can spell."""
+    pairs = ((max(a, c), min(b, d)) for a, b in ranges for c, d in complement((SURROGATES,)))
     return tuple(sorted((low, high) for low, high in pairs if low <= high))
 
 

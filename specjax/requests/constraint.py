@@ -1,11 +1,11 @@
-"""Constrained decoding: regular expressions, choices and JSON schemas as automata over tokens.
+"""Constrained decoding: regular expressions and choices as automata over tokens, or grammars.
 
 The automata have no dead ends. Each state knows the distance in tokens to the nearest and to the
-farthest full match, so a length limit never cuts a match short.
+farthest full match, so a length limit never cuts a match short. JSON schemas, and expressions whose
+automaton is too large, are grammars, see ``grammar``.
 """
 
 import dataclasses
-import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -16,12 +16,15 @@ import numpy as np
 from flax import struct
 
 from ..core.checks import check_text
+from ..core.logit_adjustments import RowConstraints
 from ..errors import RequestError
 from .automaton import byte_automaton
 from .characters import distinct_rows
-from .limits import MOST_CONSTRAINTS, check_limit
-from .pattern import Either, Pattern, literal, name_regex, read_regex
-from .schema import read_schema
+from .grammar import Grammar, compile_grammar
+from .grammar_masks import RowGrammar, find_masks
+from .limits import MOST_CONSTRAINTS, TooLarge, check_limit
+from .pattern import Either, Pattern, literal, name_regex, read_regex, spell
+from .schema import schema_text
 from .token_table import TokenTable, add_class, stack_states, stack_tables, walk_tokens
 from .vocabulary import token_bytes
 
@@ -71,27 +74,32 @@ def compile_constraint(
     regex: str | None = None,
     choices: Sequence[str] | None = None,
     json_schema: Mapping | str | None = None,
+    grammar: str | None = None,
     banned: frozenset[int] = frozenset(),
-) -> Constraint:
-    """The automaton of the texts that match ``regex``, ``choices`` or ``json_schema`` in full.
+) -> Constraint | Grammar:
+    """The constraint of the texts that match one of the four options in full.
 
-    It allows the tokens ``eos_ids`` exactly after a full match, and never a token in ``banned``.
+    It is an automaton for a ``regex`` and ``choices`` whose automaton is small, else a grammar. It
+    allows the tokens ``eos_ids`` exactly after a full match. An automaton never allows a token in
+    ``banned``.
 
-    Raises RequestError for more than one of the three, for an expression that cannot be read or
+    Raises RequestError for more than one of the four, for an expression that cannot be read or
     cannot match over this vocabulary, and where a limit of ``limits`` is exceeded.
     """
-    sources: dict[str, Any] = {
-        name: value
-        for name, value in dict(regex=regex, choices=choices, json_schema=json_schema).items()
-        if value is not None
-    }
+    given = dict(regex=regex, choices=choices, json_schema=json_schema, grammar=grammar)
+    sources: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if len(sources) != 1:
-        raise RequestError(f"give one of regex, choices and json_schema, not {' and '.join(sources) or 'none'}")
+        raise RequestError(
+            f"give one of regex, choices, json_schema and grammar, not {' and '.join(sources) or 'none'}"
+        )
     ((kind, value),) = sources.items()
     if kind == "choices":
         value = _check_choices(value)
-    elif kind == "json_schema" and not isinstance(value, str):
-        value = _as_text(value)
+    elif kind == "json_schema":
+        value = schema_text(value)
+    elif kind == "grammar":
+        check_limit(len(value), "LONGEST_GRAMMAR", f"grammar: its length of {len(value):,} characters", "shorten it")
+        value = check_text(value, "grammar")
     return _compile(tokenizer, eos_ids, vocab_size, kind, value, banned)
 
 
@@ -106,29 +114,24 @@ def _check_choices(choices) -> tuple[str, ...]:
     return tuple(check_text(choice, "choices") for choice in choices)
 
 
-def _as_text(schema) -> str:
-    try:
-        return json.dumps(schema, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise RequestError(f"json_schema cannot be written as JSON ({error})") from None
-    except RecursionError:
-        raise RequestError("json_schema nests too deeply to be read; use fewer levels") from None
-
-
-def _read(kind: str, value) -> tuple[Pattern, str]:
-    """The pattern of a constraint, and its name in messages."""
-    if kind == "regex":
-        return read_regex(value, name_regex(value)), name_regex(value)
-    if kind == "choices":
-        return Either(tuple(map(literal, value))), "choices"
-    return read_schema(value), "json_schema"
-
-
 @lru_cache(MOST_CONSTRAINTS)
 def _compile(
     tokenizer, eos_ids: tuple[int, ...], vocab_size: int, kind: str, value, banned: frozenset[int]
+) -> Constraint | Grammar:
+    if kind in ("regex", "choices"):
+        name = name_regex(value) if kind == "regex" else kind
+        pattern = read_regex(value, name) if kind == "regex" else Either(tuple(map(literal, value)))
+        try:
+            return _make_table(tokenizer, eos_ids, vocab_size, pattern, name, banned)
+        except TooLarge:
+            value = spell(pattern)
+    return compile_grammar(tokenizer, eos_ids, vocab_size, kind, value)
+
+
+def _make_table(
+    tokenizer, eos_ids: tuple[int, ...], vocab_size: int, pattern: Pattern, name: str, banned: frozenset[int]
 ) -> Constraint:
-    pattern, name = _read(kind, value)
+    """The automaton over tokens of a pattern. Raises TooLarge where the host should follow it."""
     moves, final = byte_automaton(pattern, name)
     texts = [None if token in eos_ids else text for token, text in enumerate(token_bytes(tokenizer, vocab_size))]
     every = walk_tokens(moves, texts, name) if banned else None
@@ -144,6 +147,8 @@ def _compile(
     longest = _longest(table.next)
     ends = np.where(shortest == 0, np.arange(len(shortest)), -1)
     table = add_class(table, [token for token in eos_ids if token not in banned], ends)
+    for limit, count in zip(("MOST_TABLE_STATES", "MOST_TABLE_CLASSES"), table.next.shape):
+        check_limit(count, limit, f"{name}: the size of its table, {count:,},", "simplify it")
     return Constraint(name, table, shortest, longest)
 
 
@@ -218,12 +223,24 @@ def check_lengths(constraint: Constraint, least: int, most: int) -> None:
         )
 
 
-def combine_constraints(constraints: Sequence[Constraint | None]) -> tuple[Automaton | None, np.ndarray]:
-    """The automaton of all rows, and the state in which each row starts, int32 [B].
+def combine_constraints(
+    constraints: Sequence[Constraint | RowGrammar | None],
+) -> tuple[RowConstraints | None, np.ndarray, np.ndarray]:
+    """The constraints of all rows for the device, or None if no row has one.
 
-    The automaton is None where no row has a constraint. A row without a constraint starts in
-    state 0.
+    The second result is int32 [B], the state in which each row starts in the table: 0 without an
+    automaton. The third is int32 [B], the number of each row's grammar: 0 without one.
     """
+    automata = [c if isinstance(c, Constraint) else None for c in constraints]
+    numbers = np.array([c.number if isinstance(c, RowGrammar) else 0 for c in constraints], np.int32)
+    table, start = _join_tables(automata)
+    if table is None and not numbers.any():
+        return None, start, numbers
+    return RowConstraints(table, find_masks if numbers.any() else None), start, numbers
+
+
+def _join_tables(constraints: Sequence[Constraint | None]) -> tuple[Automaton | None, np.ndarray]:
+    """The automaton of all rows, or None, and the state in which each row starts."""
     distinct = list(dict.fromkeys(c for c in constraints if c is not None))
     if not distinct:
         return None, np.zeros(len(constraints), np.int32)

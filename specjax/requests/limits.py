@@ -5,6 +5,11 @@ The limit on trees, ``MOST_TREE_NODES``, is in ``tree``, and those on files are 
 
 from ..errors import RequestError
 
+
+class TooLarge(RequestError):
+    """A limit is exceeded."""
+
+
 MOST_PROMPTS = 4096
 """Prompts of one call."""
 
@@ -30,16 +35,19 @@ MOST_CHOICES = 10_000
 """Texts of the option ``choices``."""
 
 LONGEST_PATTERN = 100_000
-"""Characters of a regular expression, of a JSON schema as text, or of all ``choices`` together."""
+"""Characters of a regular expression or of all ``choices`` together."""
+
+LONGEST_GRAMMAR = 1_000_000
+"""Characters of a JSON schema as text, or of a grammar."""
 
 MOST_SCHEMA_DEPTH = 64
 """Levels of a JSON schema, counted in nested braces and brackets."""
 
-MOST_SCHEMA_PARTS = 20_000
-"""Parts of a JSON schema after its references are written out."""
+MOST_GRAMMAR_PARTS = 500_000
+"""Symbols in the rules of a grammar."""
 
-MOST_PROPERTIES = 1000
-"""Properties of one object in a JSON schema."""
+MOST_LEXER_STATES = 50_000
+"""States of a grammar's lexer, of about 2 KiB each."""
 
 MOST_PIECES = 200_000
 """Nodes of an expression (characters, alternatives, loops) with repetitions written out."""
@@ -47,21 +55,27 @@ MOST_PIECES = 200_000
 MOST_STATES = 2**16
 """States of the automaton of one expression."""
 
-MOST_STEPS = 2**23
-"""Steps that make an expression's automaton deterministic: about ten seconds."""
+MOST_STEPS = 2**20
+"""Steps that make an expression's automaton deterministic: about one second."""
 
-MOST_TOKEN_STEPS = 2**28
+MOST_TOKEN_STEPS = 2**26
 """States of one automaton times the tokens that it tells apart by their bytes."""
 
 MOST_CONSTRAINTS = 256
 """Different constraints of one batch, and different sets of stop strings."""
+
+MOST_TABLE_STATES = 4095
+"""States of an automaton over tokens. An expression that needs more is followed on the host."""
+
+MOST_TABLE_CLASSES = 1024
+"""Classes of tokens of an automaton over tokens. The host follows an expression that needs more."""
 
 MOST_CELLS = 2**25
 """Cells (states times classes of tokens) of the table of a batch's automata: 128 MiB."""
 
 
 def check_limit(count: int, limit: str, what: str, mend: str) -> None:
-    """Raises RequestError where ``count`` is above a limit.
+    """Raises TooLarge where ``count`` is above a limit.
 
     Args:
       count: the number to check.
@@ -71,4 +85,4 @@ def check_limit(count: int, limit: str, what: str, mend: str) -> None:
     """
     most = globals()[limit]
     if count > most:
-        raise RequestError(f"{what} is above the limit of {most:,} ({limit}); {mend}")
+        raise TooLarge(f"{what} is above the limit of {most:,} ({limit}); {mend}")

@@ -12,6 +12,9 @@ from ..errors import RequestError
 from .limits import MOST_SAMPLES
 from .other_libraries import rename_options
 
+CONSTRAINTS = ("regex", "choices", "json_schema", "grammar")
+"""The options that constrain the whole text, of which a prompt has one at most."""
+
 MOST_LOGPROBS = 20
 """The largest value of ``logprobs``."""
 
@@ -57,8 +60,8 @@ class Options:
       regex: the text must match this regular expression in full. The syntax is that of Python's
         ``re``.
       choices: the text must be one of these strings.
-      json_schema: the text must be JSON for this schema, a dict or JSON text. ``schema`` refuses
-        keywords that are not supported.
+      json_schema: the text must be JSON for this schema, a dict or JSON text.
+      grammar: the text must match this grammar, in llguidance's form of Lark.
     """
 
     max_new_tokens: Any = 128
@@ -83,6 +86,7 @@ class Options:
     regex: Any = None
     choices: Any = None
     json_schema: Any = None
+    grammar: Any = None
 
     @classmethod
     def of(cls, options: Mapping) -> "Options":
@@ -149,6 +153,7 @@ _KINDS = {
     "regex": (_is_text, "a string"),
     "choices": (_is_list_of(_is_text), "a list of strings"),
     "json_schema": (lambda value: isinstance(value, str | Mapping), "a dict or JSON text"),
+    "grammar": (_is_text, "a string"),
 }
 """For each option, a test whether a value is for one prompt, and its description in messages."""
 

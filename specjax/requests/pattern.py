@@ -1,18 +1,17 @@
 """Patterns: expressions over characters, as trees of four kinds of nodes.
 
-Regular expressions, choices and JSON schemas become such trees. ``automaton`` compiles a tree.
+Regular expressions and choices become such trees. ``automaton`` compiles a tree.
 """
 
 import dataclasses
 import re
 import warnings
-from collections.abc import Callable
 from re import _constants as op  # pyright: ignore
 from re import _parser  # pyright: ignore
 
 from ..core.checks import check_text, shorten
 from ..errors import RequestError
-from .characters import Ranges, find_members
+from .characters import Ranges, find_members, outside_surrogates
 from .limits import check_limit
 
 
@@ -54,17 +53,17 @@ def literal(text: str) -> Sequence:
     return Sequence(tuple(Character(((ord(c), ord(c)),)) for c in text))
 
 
-def optional(part: Pattern) -> Repeat:
-    return Repeat(part, 0, 1)
-
-
-def map_characters(pattern: Pattern, change: Callable[[Character], Pattern]) -> Pattern:
-    """The pattern with ``change(character)`` in place of each character."""
+def spell(pattern: Pattern) -> str:
+    """The pattern as a regular expression in the syntax of Rust's ``regex``."""
     if isinstance(pattern, Character):
-        return change(pattern)
+        return f"[{''.join(map(_spell_range, outside_surrogates(pattern.ranges)))}]"
     if isinstance(pattern, Repeat):
-        return dataclasses.replace(pattern, part=map_characters(pattern.part, change))
-    return type(pattern)(tuple(map_characters(part, change) for part in pattern.parts))
+        return f"(?:{spell(pattern.part)}){{{pattern.least},{'' if pattern.most is None else pattern.most}}}"
+    return f"(?:{('' if isinstance(pattern, Sequence) else '|').join(map(spell, pattern.parts))})"
+
+
+def _spell_range(bounds: tuple[int, int]) -> str:
+    return "-".join(f"\\x{{{code:x}}}" for code in bounds)
 
 
 def read_regex(regex: str, name: str) -> Pattern:

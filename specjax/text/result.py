@@ -8,6 +8,8 @@ from ..checkpoints.load import LanguageModel
 from ..core.stats import Choice, Counters, Stats, stats_of
 from ..errors import NumericsError
 from ..parallel import fetch
+from ..requests.batch import Batch
+from ..requests.grammar_masks import RowGrammar
 from ..requests.vocabulary import decode_continuation, token_bytes
 from ..rules.acceptance import is_lossy
 from .session import Decoding, Session
@@ -82,10 +84,7 @@ def results_of(
     ahead = None if decoding.draft is None else fetch(decoding.draft.hits)
     # 2. Refuse rows that failed.
     if failed.any():
-        raise NumericsError(
-            f"no token is possible for prompt {int(failed.argmax())}: its logits became NaN or the options rule out "
-            "every token; check the weights, load the model with dtype='float32', or ease the options"
-        )
+        raise NumericsError(_failure(int(failed.argmax()), batch))
     # 3. Make a result of each row.
     sampled = jax.device_get(batch.requests.sampling.temperature) > 0
     results = []
@@ -112,6 +111,17 @@ def results_of(
         policy = logprobs.policy[b, place].tolist() if batch.policy_logprobs[b] else None
         results.append(Result(text, new, list(prompt), reason, stats, drafts, sample, stop, *recorded, policy))
     return results
+
+
+def _failure(b: int, batch: Batch) -> str:
+    """The message about row ``b``, for which no token was possible."""
+    constraint = batch.constraints[b]
+    if isinstance(constraint, RowGrammar) and constraint.failure:
+        return f"{constraint.name} allows no token for prompt {b} ({constraint.failure}); simplify it"
+    return (
+        f"no token is possible for prompt {b}: its logits became NaN or the options rule out every token; check the "
+        "weights, load the model with dtype='float32', or ease the options"
+    )
 
 
 def settled_text(text: str, token_ids: list[int], target: LanguageModel, stop_strings: list[str]) -> str:

@@ -44,17 +44,23 @@ def test_places_of_held_constraints_stay_while_others_come_and_go():
     assert held.hold(None) == 0 and first is not None
     for other in (choices, letters, choices):
         start = held.hold(other)
-        assert start is not None and walks(digits, first, held.table, rng) and walks(other, start, held.table, rng)
-        assert not held.table.next[0].any()
+        assert (
+            start is not None
+            and walks(digits, first, held.on_device.table, rng)
+            and walks(other, start, held.on_device.table, rng)
+        )
+        assert not held.on_device.table.next[0].any()
         held.release(other)
     assert held.hold(digits) == first
     large = compiled(regex="[A-Z]{32}")
-    assert held.hold(large) is None and walks(digits, first, held.table, rng)  # two rows still have the digits
+    assert held.hold(large) is None and walks(
+        digits, first, held.on_device.table, rng
+    )  # two rows still have the digits
     held.release(digits)
     assert held.hold(large) is None
     held.release(digits)
     start = held.hold(large)
-    assert start is not None and walks(large, start, held.table, rng)
+    assert start is not None and walks(large, start, held.on_device.table, rng)
     assert held.hold(digits) is None
 
 
@@ -62,8 +68,8 @@ def test_a_table_is_not_made_again_for_a_constraint_that_it_has():
     held = Constraints(40, 12)
     one, two = compiled(regex="[0-9]+"), compiled(regex="[A-F]+")
     held.prepare(one)
-    table = held.prepare(two)
-    assert held.hold(one) and held.hold(two) and held.table is table
+    table = held.prepare(two).table
+    assert held.hold(one) and held.hold(two) and held.on_device.table is table
     many = compiled(choices=[f"{a}{b}" for a, b in zip("ABCDEFGHIJKLM", "NOPQRSTUVWXYZ")])
     with pytest.raises(RequestError, match="choices has [0-9]+ states and 28 classes .* table 39 and 12"):
         held.check_size(many)

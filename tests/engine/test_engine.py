@@ -253,7 +253,7 @@ def test_new_weights_wait_for_the_rows_that_run_and_hold_the_others_back(engine,
             dict(regex="[A-Z]{60}", max_new_tokens=70),
             "has 61 states and 3 classes of tokens, and the engine's table 47 and 16",
         ),
-        ([5], dict(regex="[A-Z]{9}", choices=["A"]), "give one of regex, choices and json_schema"),
+        ([5], dict(regex="[A-Z]{9}", choices=["A"]), "give one of regex, choices, json_schema and grammar"),
         ([5], dict(logprobs=3), "logprobs is 3 and the engine records 2; make it with logprobs=3"),
         (
             [5],

@@ -91,7 +91,7 @@ def test_samples_repeat_the_options_of_their_prompts():
         np.testing.assert_array_equal(
             getattr(three.requests.sampling, name), np.asarray(getattr(one.requests.sampling, name))[place]
         )
-    np.testing.assert_array_equal(three.requests.sampling.constraint.next, one.requests.sampling.constraint.next)
+    np.testing.assert_array_equal(three.requests.sampling.table.next, one.requests.sampling.table.next)
     keys = np.asarray(jax.random.key_data(three.requests.keys))
     np.testing.assert_array_equal(keys[::3], jax.random.key_data(one.requests.keys))
     assert len(np.unique(keys, axis=0)) == 6

@@ -2,11 +2,9 @@
 
 import dataclasses
 import itertools
-import json
 import re
 
 import jax.numpy as jnp
-import jsonschema
 import numpy as np
 import pytest
 from support.models import byte_tokenizer
@@ -17,6 +15,7 @@ from specjax.core.context import advance, advance_along, advance_tree
 from specjax.core.tree import Tree
 from specjax.errors import RequestError
 from specjax.requests.constraint import ENDLESS, check_lengths, combine_constraints, compile_constraint
+from specjax.requests.grammar import Grammar
 from specjax.requests.vocabulary import token_bytes
 
 BYTES = byte_tokenizer(61)  # token 0 ends; single bytes
@@ -110,25 +109,6 @@ def test_real_tokens_spell_choices_however_they_are_cut(python_tokenizer):
     assert spelled == set(choices)
 
 
-SCHEMAS = [
-    {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": ["boolean", "null"]}}, "required": ["a"]},
-    {"type": "array", "items": {"enum": ["x", 1, None, {"k": [1]}]}, "minItems": 1, "maxItems": 3},
-    {"type": "object", "properties": {"s": {"type": "string", "minLength": 1, "maxLength": 3}, "n": {"type": "number"}}, "required": ["s", "n"]},
-    {"anyOf": [{"const": 'a"b'}, {"type": "object", "properties": {"z": {"$ref": "#/$defs/z"}}, "required": ["z"]}], "$defs": {"z": {"type": "string", "pattern": "^[a-c]{2}$"}}},
-    {"type": "object", "additionalProperties": {"type": "boolean"}, "minProperties": 1, "maxProperties": 2},
-    {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string", "format": "uuid"}]},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda s: str(s)[:30])
-def test_json_is_valid_for_its_schema(schema, python_tokenizer):
-    compiled = compile_constraint(python_tokenizer, (0,), 4096, json_schema=schema)
-    rng = np.random.default_rng(0)
-    for _ in range(30):
-        text = b"".join(token_bytes(python_tokenizer, 4096)[t] for t in walk(compiled, rng, 30)).decode()
-        jsonschema.validate(json.loads(text), schema)
-
-
 @pytest.mark.parametrize(
     ("given", "named"),
     [
@@ -150,21 +130,23 @@ def test_what_cannot_match_is_refused(given, named):
 
 def test_automata_of_a_batch_keep_to_themselves():
     one, two = (compile_constraint(BYTES, (0,), 61, regex=r) for r in ("A+B", "[AC]{2}"))
-    automaton, start = combine_constraints([two, None, one, two])
+    constraint, start, _ = combine_constraints([two, None, one, two])
+    automaton = constraint.table
     assert start[1] == 0 and start[0] == start[3] and len(set(start.tolist())) == 3
     tokens = jnp.array([[ID[c.encode()] for c in text] for text in ("CA", "ZZ", "AB", "AB")])
     states = np.asarray(advance_along(automaton, jnp.asarray(start), tokens))
     assert (states[:3] >= 0).all() and states[3, 1] == -1 and np.all(states[1] == 0)
     assert np.asarray(automaton.shortest)[states[[0, 2], 1]].tolist() == [0, 0]
     assert combine_constraints([None, None])[0] is None
-    assert automaton.next.shape == combine_constraints([one])[0].next.shape, (
+    assert automaton.next.shape == combine_constraints([one])[0].table.next.shape, (
         "another constraint of this size must not recompile"
     )
 
 
 def test_states_along_a_tree_are_those_of_its_paths():
     compiled = compile_constraint(BYTES, (0,), 61, regex=r"(AB|C)*D")
-    automaton, start = combine_constraints([compiled])
+    constraint, start, _ = combine_constraints([compiled])
+    automaton = constraint.table
     rng = np.random.default_rng(0)
     parent = np.array([0, 0, 0, 1, 1, 3, 2, 5])
     tokens = rng.choice([ID[c.encode()] for c in "ABCD"], 8)
@@ -189,9 +171,7 @@ def test_a_batch_of_too_many_constraints_is_refused():
         combine_constraints(compiled)
 
 
-def test_tables_are_bounded_in_states_times_tokens(monkeypatch):
-    for limit, value in ("MOST_TOKEN_STEPS", 50), ("MOST_CELLS", 80):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"specjax.requests.limits.{limit}", value)
-            with pytest.raises(RequestError, match=rf"regex 'A.30.': .* above the limit of {value} .{limit}."):
-                compile_constraint(BYTES, (0,), 61, regex="A{30}", banned=frozenset([len(limit)]))
+@pytest.mark.parametrize("limit", ["MOST_TOKEN_STEPS", "MOST_CELLS", "MOST_TABLE_STATES", "MOST_TABLE_CLASSES"])
+def test_an_expression_beyond_the_limits_of_a_table_becomes_a_grammar(limit, monkeypatch):
+    monkeypatch.setattr(f"specjax.requests.limits.{limit}", 2)
+    assert isinstance(compile_constraint(BYTES, (0,), 61, regex=f"A{{{len(limit)}}}"), Grammar)

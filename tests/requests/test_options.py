@@ -274,7 +274,8 @@ def test_cache_and_text_agree_after_a_stop(generators):
         (dict(regex="(["), "cannot be read"),
         (dict(regex="é+"), "cannot match"),
         (dict(regex="a", choices=["a"]), "regex and choices"),
-        (dict(json_schema={"type": "integer", "minimum": 1}), "minimum"),
+        (dict(json_schema={"not": {"type": "integer"}}), 'json_schema cannot be used: Unimplemented keys: ["not"]'),
+        (dict(grammar="start: a"), "grammar cannot be used"),
         (
             dict(json_schema={"type": "array", "items": {"type": "integer"}, "maxItems": 2}),
             "cannot match over this vocabulary",

@@ -64,7 +64,7 @@ def draw(chain: Chain, logits: jax.Array, i, state, key, least: jax.Array | None
     q = warp(logits, options)[:, 0]
     key = key[:, i] if key.ndim == 2 else jax.vmap(jax.random.fold_in, (0, None))(key, i)
     token = sample(key, q, options)
-    states = chain.states if options.constraint is None else advance(options.constraint, chain.states, token)
+    states = advance(options.table, chain.states, token)
     put = lambda leaf, new, at: lax.dynamic_update_slice_in_dim(leaf, new[:, None], at, 1)
     return Chain(
         tokens=put(chain.tokens, token, i + 1),

@@ -93,9 +93,7 @@ def grow(
     def follow(level: Level, nodes, path, states, slot, rank, d):
         """The frontier at depth d: tokens, all nodes so far, ancestors and constraint states."""
         tokens = jnp.take_along_axis(of(level.tokens, slot), rank[:, :, None], 2)[..., 0]
-        states = jnp.take_along_axis(states, slot, 1)
-        if options.constraint is not None:
-            states = advance(options.constraint, states, tokens)
+        states = advance(options.table, jnp.take_along_axis(states, slot, 1), tokens)
         return tokens, lax.dynamic_update_slice_in_dim(nodes, tokens, 1 + (d - 1) * F, 1), of(path, slot), states
 
     def extend(carry, d):

@@ -224,11 +224,11 @@ def _adjust_after(raw: np.ndarray, ids: list[int], prompt: int, batch) -> np.nda
     requests: Any = jax.device_put(batch.requests)
     tokens = jnp.asarray([ids], jnp.int32)
     length = jnp.full(1, len(ids), jnp.int32)
-    constraint = requests.sampling.constraint
+    constraint = requests.sampling.table
     states = requests.sampling.start
     if constraint is not None and len(ids) > prompt:
         states = advance_along(constraint, states, tokens[:, prompt:])[:, -1]
     context = requests.context(
         tokens, length, nodes=tokens[:, -1:], path=jnp.zeros((1, 1, 1), bool), states=states[:, None]
-    )
+    ).replace(grammars=requests.sampling.grammar)
     return np.asarray(adjust(jnp.asarray(raw)[None, None], requests.sampling, context))[0, 0]

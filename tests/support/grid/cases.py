@@ -26,6 +26,7 @@ class Case:
       stop: the stop token, -1 for none.
       bias: added to the logits; minus infinity forbids a token.
       language: a regular expression over digits, one for each token, that the text must match; "" for none.
+      grammar: the same, followed on the host, where a text may be cut at its limit.
       stop_string: tokens that end the text once they stand in it side by side; () for none.
 
     The other fields are numbers of ``SamplingParams``.
@@ -43,6 +44,7 @@ class Case:
     min_new_tokens: int = 0
     bias: tuple[float, ...] = (0.0,) * V
     language: str = ""
+    grammar: str = ""
     stop_string: tuple[int, ...] = ()
 
 
@@ -63,6 +65,9 @@ CASES = {
     "min_new_tokens": Case(stop=END, min_new_tokens=2),
     "stop": Case(stop_string=(1, 2)),
     "regex": Case(stop=END, language="(12*1)*"),
+    "grammar": Case(stop=END, grammar="(12*1)*"),
+    "grammar, greedy": Case(stop=END, grammar="2*1[012]*2", temperature=0.0),
+    "grammar, truncated": Case(stop=END, grammar="(1|21*2)(0*|2)", temperature=0.8, top_p=0.9, min_new_tokens=1),
     "one token of prompt": Case(prompt=(4,), temperature=1.2, top_p=0.95),
     "all together": Case(
         stop=END, temperature=0.8, top_k=4, top_p=0.95, min_p=0.02, repetition_penalty=1.3, presence_penalty=0.4,

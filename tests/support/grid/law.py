@@ -70,6 +70,8 @@ def _next_token(logits: np.ndarray, case: Case, new: tuple[int, ...], processed:
         logits[case.stop] = NEVER
     if case.language:
         logits[[not _can_end(case, (*new, token)) for token in range(V)]] = NEVER
+    if case.grammar:
+        logits[[not _can_grow(case, (*new, token)) for token in range(V)]] = NEVER
     text = case.prompt + new
     if processed and len(text) > 1 and text[-1] == text[-2]:
         logits[::2] /= 2
@@ -84,6 +86,15 @@ def _can_end(case: Case, new: tuple[int, ...]) -> bool:
     room = LENGTH - len(new)
     ways = (more for n in range(room + 1) for more in itertools.product(range(V), repeat=n))
     return any(case.stop not in more and re.fullmatch(case.language, spell(new + more)) for more in ways)
+
+
+def _can_grow(case: Case, new: tuple[int, ...]) -> bool:
+    """Whether ``new`` can become a match of the grammar, of any length, or is a match and the stop token."""
+    spell = lambda tokens: "".join(map(str, tokens))
+    if new[-1] == case.stop:
+        return re.fullmatch(case.grammar, spell(new[:-1])) is not None
+    ways = (more for n in range(3) for more in itertools.product(range(V), repeat=n))
+    return any(re.fullmatch(case.grammar, spell(new + more)) for more in ways if case.stop not in (*new, *more))
 
 
 def _contains(new: tuple[int, ...], string: tuple[int, ...]) -> bool:

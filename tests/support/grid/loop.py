@@ -1,18 +1,24 @@
 """Decodes all cases many times with the real loop and counts the continuations."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 import specjax
 from specjax import DecodeState, Requests
+from specjax.core.logit_adjustments import RowConstraints
 from specjax.core.sampling import random_keys, sampling_params
 from specjax.loop.drafter import Drafter
+from specjax.requests.grammar import compile_grammar
+from specjax.requests.grammar_masks import RowGrammar, find_masks
 from specjax.rules import RULES
 
-from .cases import CAPACITY, CASES, CONSTRAINT, CONSTRAINT_START, LENGTH, STOP_START, STOPS, Case, V
+from .cases import CAPACITY, CASES, CONSTRAINT, CONSTRAINT_START, END, LENGTH, STOP_START, STOPS, Case, V
 from .law import number
 from .methods import draft_of, target_of
 
@@ -63,8 +69,9 @@ def make_batch(seed: int, rows: int, processors: tuple = ()) -> Requests:
         len(tokens),
         **{name: field(name) for name in numbers},
         bias=np.float32(field("bias")),
-        constraint=CONSTRAINT,
+        constraint=RowConstraints(CONSTRAINT, find_masks),
         start=np.int32(repeat([CONSTRAINT_START[case.language] for case in cases])),
+        grammar=np.array([row.number if row else 0 for row in grammar_rows(rows)], np.int32),
         processors=processors,
     )
     return Requests(
@@ -77,6 +84,20 @@ def make_batch(seed: int, rows: int, processors: tuple = ()) -> Requests:
         stops=STOPS,
         stop_start=jnp.asarray(repeat([STOP_START[case.stop_string] for case in cases]), jnp.int32),
     )
+
+
+@functools.cache
+def grammar_rows(rows: int) -> list[RowGrammar | None]:
+    """The grammars of a batch's rows. Token i is the digit i, and END is the end of the text."""
+    letters = {str(i): i for i in range(V) if i != END} | {"<end>": END}
+    backend = Tokenizer(models.BPE(letters, []))
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>")
+    compiled = [
+        compile_grammar(tokenizer, (END,), V, "regex", case.grammar) if case.grammar else None
+        for case in CASES.values()
+    ]
+    return [one and RowGrammar(one) for one in compiled for _ in range(rows)]
 
 
 def count(state: DecodeState, rows: int) -> dict[str, np.ndarray]:

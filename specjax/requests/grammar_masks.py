@@ -1,0 +1,119 @@
+"""The tokens that the grammars of a batch's rows allow, found on the host once a round.
+
+The device calls ``find_masks`` between a round's drafts and their acceptance. The answer depends on
+the arguments alone. What a row remembers of its last call saves time.
+"""
+
+import itertools
+import threading
+import weakref
+
+import numpy as np
+
+from .grammar import Grammar, short_reason
+
+_numbers = itertools.count(1)
+_rows: "weakref.WeakValueDictionary[int, RowGrammar]" = weakref.WeakValueDictionary()
+"""The rows that are decoded, by their numbers. A row ends with its batch."""
+
+_ALL = np.uint32(0xFFFFFFFF)
+
+
+class RowGrammar:
+    """The grammar of one row, which the device knows by its number.
+
+    Attributes:
+      name: the option that gave the grammar, for messages.
+      number: the row's number, above 0.
+      failure: why no token was possible, or None.
+    """
+
+    def __init__(self, grammar: Grammar):
+        self.name = grammar.name
+        self.number = next(_numbers)
+        self.failure: str | None = None
+        self._grammar = grammar
+        self._matcher = None
+        self._consumed = np.zeros(0, np.int32)
+        self._lock = threading.Lock()
+        _rows[self.number] = self
+
+    def fill(self, text: np.ndarray, nodes: np.ndarray, path: np.ndarray, masks: np.ndarray) -> None:
+        """Writes uint32 ``masks`` [N, W]: one bit for each token that may follow each node.
+
+        A node keeps its bits if its path breaks the grammar or ends the text.
+
+        Args:
+          text: int32 [L], the new tokens up to the root.
+          nodes, path: int32 [N] and bool [N, N], as in ``Context``.
+        """
+        with self._lock:
+            self._fill_node(text, masks[0])
+            parent = [0] + [max(np.flatnonzero(above[:i]), default=0) for i, above in enumerate(path[1:], 1)]
+            is_open = np.zeros(len(nodes), bool)
+            is_open[0] = True
+            for i in self._depth_first(parent):
+                token = int(nodes[i])
+                allowed = masks[parent[i], token >> 5] >> np.uint32(token & 31) & 1
+                is_open[i] = is_open[parent[i]] and allowed and token not in self._grammar.end_ids
+                if is_open[i]:
+                    self._fill_node(np.concatenate([text, nodes[path[i]]]), masks[i])
+
+    @staticmethod
+    def _depth_first(parent: list[int]) -> list[int]:
+        """The nodes below the root in the order of a walk in which few steps go back."""
+        children: list[list[int]] = [[] for _ in parent]
+        for i in range(len(parent) - 1, 0, -1):
+            children[parent[i]].append(i)
+        order = []
+        stack = children[0]
+        while stack:
+            order.append(stack.pop())
+            stack.extend(children[order[-1]])
+        return order
+
+    def _fill_node(self, tokens: np.ndarray, mask: np.ndarray) -> None:
+        """Writes the tokens allowed after ``tokens`` into ``mask`` [W]; none if that fails."""
+        matcher = self._go_to(tokens)
+        matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if matcher.is_error():
+            self.failure = short_reason(matcher.get_error())
+            self._matcher = None
+            mask[:] = 0
+
+    def _go_to(self, tokens: np.ndarray):
+        """The matcher after ``tokens``, which it reaches by few steps back and forward."""
+        shared = min(len(tokens), len(self._consumed))
+        differ = np.flatnonzero(tokens[:shared] != self._consumed[:shared])
+        kept = int(differ[0]) if differ.size else shared
+        matcher = self._matcher
+        back = len(self._consumed) - kept
+        if matcher is None or back and not matcher.rollback(back):
+            matcher = self._grammar.start.deep_copy()
+            kept = 0
+        matcher.consume_tokens(tokens[kept:].tolist())
+        self._matcher = matcher
+        self._consumed = tokens
+        return matcher
+
+
+def find_masks(words: int, grammars, tokens, prompt_length, length, nodes, path) -> np.ndarray:
+    """Uint32 [B, N, words]: one bit for each token that the grammars allow after each node.
+
+    All bits are set in rows without a grammar, and none after a failure of the row's grammar.
+
+    Args:
+      grammars: int32 [B], the rows' numbers, or 0.
+      tokens, prompt_length, length, nodes, path: the fields of ``Context``.
+    """
+    grammars, tokens, begin, end, nodes, path = map(np.asarray, (grammars, tokens, prompt_length, length, nodes, path))
+    masks = np.full((*nodes.shape, words), _ALL)
+    for b in np.flatnonzero(grammars):
+        row = _rows.get(int(grammars[b]))
+        try:
+            row.fill(tokens[b, begin[b] : end[b]], nodes[b], path[b], masks[b])
+        except Exception as error:  # it would end the whole batch, and the program's state
+            masks[b] = 0
+            if row is not None:
+                row.failure = short_reason(error)
+    return masks
