@@ -238,6 +238,6 @@ class Handle:
 
 
 def _likeliest(records: Logprobs | Scores, count: int, wanted: int) -> list[dict[int, float]]:
-    """The ``wanted`` likeliest tokens at the first ``count`` places, and their log-probabilities."""
+    """The ``wanted`` likeliest tokens at ``count`` places, and their log-probabilities."""
     pairs = zip(records.top_ids[:count, :wanted].tolist(), records.top[:count, :wanted].tolist())
     return [dict(zip(ids, values)) for ids, values in pairs]

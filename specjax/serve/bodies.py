@@ -1,4 +1,4 @@
-"""Reads the bodies of requests, no further than their bound, and checks the model that they name."""
+"""Reads the bodies of requests up to their bound, and checks the model that they name."""
 
 from typing import Any
 

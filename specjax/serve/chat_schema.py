@@ -1,4 +1,4 @@
-"""The body of ``/v1/chat/completions``: a conversation, its tools, and its chat template's options."""
+"""The body of ``/v1/chat/completions``: a conversation, its tools, and its template's options."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any

@@ -4,14 +4,13 @@ import dataclasses
 from typing import Any
 
 from ..requests.chat import Conversation, render_chat
+from ..requests.options import CONSTRAINTS
 from .chat_schema import ChatRequest
 from .errors import ServeError
 from .thoughts import BEGIN, END
 from .tools.choice import enforced_grammar
 from .tools.formats import format_of
 from .turns import TurnForm
-
-_CONSTRAINTS = ("grammar", "json_schema", "response_format", "regex", "choices")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +38,7 @@ def read_conversation(tokenizer, body: ChatRequest, options: dict[str, Any]) -> 
     """
     conversation = body.conversation()
     length = len(render_chat(tokenizer, conversation))
-    constrained = [name for name in _CONSTRAINTS if options.get(name) is not None]
+    constrained = [name for name in (*CONSTRAINTS, "response_format") if options.get(name) is not None]
     own: dict[str, Any] = {}
     calls = None
     if "tools" in conversation.arguments:

@@ -54,7 +54,7 @@ def longest(engine: Engine) -> int:
 
 
 def _check_length(body: Common, prompt: int, room: int) -> None:
-    """Raises ServeError where a prompt of so many tokens leaves less room than its request wants."""
+    """Raises ServeError where a prompt of so many tokens leaves too little room."""
     if body.length is None or not isinstance(body.length[1], int):  # the engine refuses what is no number
         return
     name, wanted = body.length

@@ -95,15 +95,9 @@ def plain_calls(calls: Sequence[dict[str, Any]], where: str) -> list[dict]:
             arguments = json.loads(function["arguments"] or "{}") if isinstance(function, dict) else None
         except (KeyError, TypeError, ValueError):
             arguments = None
-        if (
-            not isinstance(arguments, dict)
-            or not isinstance(function, dict)
-            or not isinstance(function.get("name"), str)
-        ):
-            raise ServeError(
-                400,
-                f"{where}: a call of a tool needs a function with a name and arguments, an object as JSON text; mend it",
-                param="messages",
-            )
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(arguments, dict) or not isinstance(function, dict) or not isinstance(name, str):
+            problem = "a call of a tool needs a function with a name and arguments, an object as JSON text"
+            raise ServeError(400, f"{where}: {problem}; mend it", param="messages")
         plain.append(call | {"function": function | {"arguments": arguments}})
     return plain

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from .formats import ToolFormat
 
@@ -23,11 +24,20 @@ def calls_grammar(form: ToolFormat, functions: Sequence[Mapping], *, several: bo
         f"call: {' | '.join(f'call{i}' for i in range(len(functions)))}",
     ]
     for i, function in enumerate(functions):
-        parameters = dict(function.get("parameters") or {"type": "object", "properties": {}})
-        schema = json.dumps(parameters | {"x-guidance": _COMPACT})
+        schema = json.dumps(_closed(function.get("parameters") or {"type": "object"}) | {"x-guidance": _COMPACT})
         head = f'{{"name": {json.dumps(function["name"])}, "{form.arguments}": '
         lines += [f"call{i}: {_literal(head)} arguments{i} {_literal('}')}", f"arguments{i}: %json {schema}"]
     return "\n".join(lines)
+
+
+def _closed(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of arguments, without any that the function does not name.
+
+    A schema in which another part may name them stays open.
+    """
+    if parameters.keys() & {"$ref", "allOf", "anyOf", "oneOf", "patternProperties", "additionalProperties"}:
+        return dict(parameters)
+    return {"properties": {}} | dict(parameters) | {"additionalProperties": False}
 
 
 def _literal(text: str) -> str:

@@ -137,7 +137,7 @@ class _Scan:
         self._is_escaped = False
 
     def find(self, text: str, depth: int) -> int | None:
-        """The place in ``text``, the next piece, after a brace or bracket that leaves ``depth`` open."""
+        """The place in the next piece after a brace that leaves ``depth`` objects open."""
         for i, letter in enumerate(text):
             if self._in_string:
                 self._in_string = letter != '"' or self._is_escaped
