@@ -95,11 +95,9 @@ def constrain(logits: jax.Array, context: Context, constraint: RowConstraints, m
     """
     if constraint.table is not None:
         logits = jnp.where(_allowed_by_table(context, constraint.table, min_new_tokens), logits, -jnp.inf)
-    if constraint.find_masks is None or context.grammars is None:
-        return logits
-    # Without a row that has a grammar, the host is not asked.
-    mask = lambda logits: jnp.where(_allowed_by_host(context, constraint.find_masks, logits.shape), logits, -jnp.inf)
-    return lax.cond(jnp.any(context.grammars > 0), mask, lambda logits: logits, logits)
+    if constraint.find_masks is not None and context.grammars is not None:
+        logits = jnp.where(_allowed_by_host(context, constraint.find_masks, logits.shape), logits, -jnp.inf)
+    return logits
 
 
 def _allowed_by_table(context: Context, automaton: Automaton, min_new_tokens: jax.Array) -> jax.Array:
@@ -116,11 +114,21 @@ def _allowed_by_table(context: Context, automaton: Automaton, min_new_tokens: ja
 
 
 def _allowed_by_host(context: Context, find_masks: Callable, shape: tuple[int, ...]) -> jax.Array:
-    """Bool [B, N, V], the tokens that the grammars allow after each node."""
+    """Bool [B, N, V], the tokens that the grammars allow after each node.
+
+    The masks do not depend on the logits, so that the host may find them while the target scores.
+    It is not asked if no row has a grammar.
+    """
     B, N, V = shape
     words = -(-V // 32)
-    history = context.tokens, context.prompt_length, context.length, context.nodes, context.path
+    node = jnp.arange(N)
+    parent = jnp.where(context.path & (node != node[:, None]), node, 0).max(-1)
+    numbers = jnp.stack([context.grammars, context.prompt_length, context.length], 1)
+    # One array, because each argument of a call of the host takes time.
+    asked = jnp.concatenate([numbers, context.nodes, parent, context.tokens], 1)
     result = jax.ShapeDtypeStruct((B, N, words), jnp.uint32)
-    masks = jax.pure_callback(partial(find_masks, words), result, context.grammars, *history)
+    ask = lambda asked: jax.pure_callback(partial(find_masks, N, words), result, asked)
+    allow_all = lambda asked: jnp.full(result.shape, 0xFFFFFFFF, jnp.uint32)
+    masks = lax.cond(jnp.any(context.grammars > 0), ask, allow_all, asked)
     bits = masks[..., None] >> jnp.arange(32, dtype=jnp.uint32) & 1
     return (bits > 0).reshape(B, N, -1)[..., :V]

@@ -38,26 +38,25 @@ class RowGrammar:
         self._lock = threading.Lock()
         _rows[self.number] = self
 
-    def fill(self, text: np.ndarray, nodes: np.ndarray, path: np.ndarray, masks: np.ndarray) -> None:
+    def fill(self, text: np.ndarray, nodes: np.ndarray, parent: np.ndarray, masks: np.ndarray) -> None:
         """Writes uint32 ``masks`` [N, W]: one bit for each token that may follow each node.
 
         A node keeps its bits if its path breaks the grammar or ends the text.
 
         Args:
           text: int32 [L], the new tokens up to the root.
-          nodes, path: int32 [N] and bool [N, N], as in ``Context``.
+          nodes, parent: int32 [N], the tree below the root.
         """
         with self._lock:
+            texts: list[np.ndarray | None] = [text] + [None] * (len(nodes) - 1)
             self._fill_node(text, masks[0])
-            parent = [0] + [max(np.flatnonzero(above[:i]), default=0) for i, above in enumerate(path[1:], 1)]
-            is_open = np.zeros(len(nodes), bool)
-            is_open[0] = True
-            for i in self._depth_first(parent):
+            for i in self._depth_first(parent.tolist()):
                 token = int(nodes[i])
+                above = texts[parent[i]]
                 allowed = masks[parent[i], token >> 5] >> np.uint32(token & 31) & 1
-                is_open[i] = is_open[parent[i]] and allowed and token not in self._grammar.end_ids
-                if is_open[i]:
-                    self._fill_node(np.concatenate([text, nodes[path[i]]]), masks[i])
+                if above is not None and allowed and token not in self._grammar.end_ids:
+                    texts[i] = np.append(above, nodes[i])
+                    self._fill_node(texts[i], masks[i])
 
     @staticmethod
     def _depth_first(parent: list[int]) -> list[int]:
@@ -97,21 +96,22 @@ class RowGrammar:
         return matcher
 
 
-def find_masks(words: int, grammars, tokens, prompt_length, length, nodes, path) -> np.ndarray:
-    """Uint32 [B, N, words]: one bit for each token that the grammars allow after each node.
+def find_masks(nodes: int, words: int, asked) -> np.ndarray:
+    """Uint32 [B, nodes, words]: one bit for each token that the grammars allow after each node.
 
     All bits are set in rows without a grammar, and none after a failure of the row's grammar.
 
-    Args:
-      grammars: int32 [B], the rows' numbers, or 0.
-      tokens, prompt_length, length, nodes, path: the fields of ``Context``.
+    ``asked``: int32 [B, 3 + 2 nodes + T], for each row the number of its grammar or 0, the lengths
+    of its prompt and of its text, the tokens and the parents of the tree, and the text.
     """
-    grammars, tokens, begin, end, nodes, path = map(np.asarray, (grammars, tokens, prompt_length, length, nodes, path))
-    masks = np.full((*nodes.shape, words), _ALL)
-    for b in np.flatnonzero(grammars):
-        row = _rows.get(int(grammars[b]))
+    asked = np.asarray(asked)
+    masks = np.full((len(asked), nodes, words), _ALL)
+    for b in np.flatnonzero(asked[:, 0]):
+        number, begin, end = asked[b, :3].tolist()
+        tree, parent, text = np.split(asked[b, 3:], [nodes, 2 * nodes])
+        row = _rows.get(number)
         try:
-            row.fill(tokens[b, begin[b] : end[b]], nodes[b], path[b], masks[b])
+            row.fill(text[begin:end].copy(), tree, parent, masks[b])
         except Exception as error:  # it would end the whole batch, and the program's state
             masks[b] = 0
             if row is not None:

@@ -80,10 +80,11 @@ CONSTRAINTS = [
     {},
     dict(choices=["YES", "NO", "12"]),
     dict(json_schema={"enum": ["AB", "CD", 7]}),
+    dict(grammar='start: "A" start "B" | "0"'),
     dict(regex="[A-Z]{20}(,[0-9]+)*"),
     dict(regex=r"[A-F]{1,9}-[0-9]{4}", min_new_tokens=8),
 ]
-MATCHES = ["[0-9]{3,30}", ".*", "YES|NO|12", '"AB"|"CD"|7', "[A-Z]{20}(,[0-9]+)*", "[A-F]{1,9}-[0-9]{4}"]
+MATCHES = ["[0-9]{3,30}", ".*", "YES|NO|12", '"AB"|"CD"|7', "A*0?B*", "[A-Z]{20}(,[0-9]+)*", "[A-F]{1,9}-[0-9]{4}"]
 
 
 def test_constrained_texts_are_those_of_each_request_alone(engine, alone):

@@ -42,8 +42,11 @@ def masks_of(rows, tokens, prompt_length, nodes, path, vocab_size=V) -> np.ndarr
     padded = np.zeros((len(tokens), max(length) + 3), np.int32)
     for row, text in zip(padded, tokens):
         row[: len(text)] = text
-    words = -(-vocab_size // 32)
-    masks = find_masks(words, numbers, padded, np.array(prompt_length), length, np.asarray(nodes), np.asarray(path))
+    nodes, path = np.asarray(nodes), np.asarray(path)
+    N = nodes.shape[1]
+    parent = [[max([j for j in range(i) if row[i, j]], default=0) for i in range(N)] for row in path]
+    asked = np.concatenate([np.stack([numbers, prompt_length, length], 1), nodes, parent, padded], 1).astype(np.int32)
+    masks = find_masks(N, -(-vocab_size // 32), asked)
     return np.unpackbits(masks.view(np.uint8), axis=-1, bitorder="little").astype(bool)[..., :vocab_size]
 
 
@@ -176,9 +179,7 @@ def test_a_failure_forbids_every_token_and_names_the_reason():
     assert not allowed_after(row, [17]).any() and "satisfy the grammar" in row.failure
     number = row.number
     del row
-    gone = find_masks(
-        4, np.array([number]), np.zeros((1, 5), int), [1], [1], np.zeros((1, 1), int), np.zeros((1, 1, 1))
-    )
+    gone = find_masks(1, 4, np.array([[number, 1, 1, 5, 0, 7]]))
     assert not gone.any()
 
 
