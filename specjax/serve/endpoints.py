@@ -1,7 +1,9 @@
 """The two endpoints that make texts: a request is read, submitted to the engine, and answered."""
 
 import asyncio
+import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import Request
@@ -19,33 +21,56 @@ from .streams import Stream, events, while_connected
 from .turns import TurnForm
 
 
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A request, ready for the engine.
+
+    Attributes:
+      prompts: for each prompt the arguments of ``Engine.submit`` that name it.
+      options: the options of all prompts.
+      echoes: for each prompt, the text before its answers.
+      form: how the texts of a chat are read; None for completions.
+    """
+
+    prompts: list[dict[str, Any]]
+    options: dict[str, Any]
+    echoes: list[str]
+    form: TurnForm | None = None
+
+
 async def complete(request: Request) -> Response:
     """Continues prompts, and scores their own tokens where ``echo`` and ``logprobs`` ask for it."""
     body = await read(request, CompletionRequest)
-    engine: Engine = request.app.state.engine
-    tokenizer = engine.target.tokenizer
-    options = body.options(request.app.state.sampling)
-    prompts = await asyncio.to_thread(encode_prompts, body.prompts, tokenizer, engine.target.config)
+    state = request.app.state
+    return await _answer(request, body, len(body.prompts), lambda: _prepare_texts(state, body))
+
+
+def _prepare_texts(state, body: CompletionRequest) -> Prepared:
+    target = state.engine.target
+    options = body.options(state.sampling)
+    prompts = encode_prompts(body.prompts, target.tokenizer, target.config)
     for prompt in prompts:
-        _check_length(body, len(prompt), longest(engine))
-    text_of = lambda given, ids: given if isinstance(given, str) else str(tokenizer.decode(ids))
+        _check_length(body, len(prompt), longest(state.engine))
+    text_of = lambda given, ids: given if isinstance(given, str) else str(target.tokenizer.decode(ids))
     echoes = [text_of(*pair) if body.echo else "" for pair in zip(body.prompts, prompts)]
-    return await _answer(request, body, [{"prompt": prompt} for prompt in prompts], options, echoes, None)
+    return Prepared([{"prompt": prompt} for prompt in prompts], options, echoes)
 
 
 async def chat(request: Request) -> Response:
     """Answers a conversation, by the tokenizer's chat template."""
     body = await read(request, ChatRequest)
-    engine: Engine = request.app.state.engine
-    sampling = request.app.state.sampling
-    options = body.options(sampling)
-    asked = await asyncio.to_thread(read_conversation, engine.target.tokenizer, body, options)
-    room = longest(engine)
+    state = request.app.state
+    return await _answer(request, body, 1, lambda: _prepare_chat(state, body))
+
+
+def _prepare_chat(state, body: ChatRequest) -> Prepared:
+    options = body.options(state.sampling)
+    asked = read_conversation(state.engine.target.tokenizer, body, options)
+    room = longest(state.engine)
     _check_length(body, asked.length, room)
     if body.length is None:  # the protocol's default: what the context has room for
-        options["max_new_tokens"] = min(max(room - asked.length, 1), sampling.get("max_new_tokens", room))
-    prompts = [{"messages": asked.conversation}]
-    return await _answer(request, body, prompts, options | asked.options, [""], asked.form)
+        options["max_new_tokens"] = min(max(room - asked.length, 1), state.sampling.get("max_new_tokens", room))
+    return Prepared([{"messages": asked.conversation}], options | asked.options, [""], asked.form)
 
 
 def longest(engine: Engine) -> int:
@@ -69,24 +94,21 @@ def _check_length(body: Common, prompt: int, room: int) -> None:
         )
 
 
-async def _answer(
-    request: Request,
-    body: Common,
-    prompts: list[dict],
-    options: dict[str, Any],
-    echoes: list[str],
-    form: TurnForm | None,
-) -> Response:
-    """Submits ``n`` requests for each prompt, and answers them whole or as a stream."""
+async def _answer(request: Request, body: Common, prompts: int, prepare: Callable[[], Prepared]) -> Response:
+    """Submits ``n`` requests for each prompt, and answers them whole or as a stream.
+
+    ``prepare`` runs in a thread after the gate has admitted the request.
+    """
     state = request.app.state
     samples = body.n or 1
     began = time.perf_counter()
     if body.stream_options is not None and not body.stream:
         raise ServeError(400, "stream_options needs stream; set stream to true", param="stream_options")
-    answer = Answer(state.spelling, state.name, form, options["seed"], echoes, samples)
-    job = state.gate.enter(len(prompts) * samples)
+    job = state.gate.enter(prompts * samples)
     try:
-        job.handles = await asyncio.to_thread(_submit, state.engine, prompts, samples, options)
+        asked = await asyncio.to_thread(prepare)
+        answer = Answer(state.spelling, state.name, asked.form, asked.options["seed"], asked.echoes, samples)
+        job.handles = await asyncio.to_thread(_submit, state.engine, asked, samples)
         for handle in job.handles:
             state.metrics.follow(handle, began)
         if body.stream:
@@ -101,13 +123,13 @@ async def _answer(
     return response
 
 
-def _submit(engine: Engine, prompts: list[dict], samples: int, options: dict) -> list[Handle]:
+def _submit(engine: Engine, asked: Prepared, samples: int) -> list[Handle]:
     """The handles of all texts; none is left in the engine if one is refused."""
     handles: list[Handle] = []
     try:
-        for prompt in prompts:
+        for prompt in asked.prompts:
             for sample in range(samples):
-                handles.append(engine.submit(**prompt, sample=sample, **options))
+                handles.append(engine.submit(**prompt, sample=sample, **asked.options))
     except Exception:
         for handle in handles:
             handle.cancel()
