@@ -3,8 +3,11 @@
 import json
 
 import pytest
+from support.chat import chat_tokenizer
 
+from specjax.requests.grammar import compile_grammar
 from specjax.serve.tools.formats import FORMATS
+from specjax.serve.tools.grammar import calls_grammar
 from specjax.serve.turns import TurnForm
 
 HERMES, MISTRAL, LLAMA = FORMATS
@@ -109,3 +112,38 @@ def test_reasoning_may_speak_of_calls():
     found = TurnForm(thinks=True, calls=HERMES).message(text)
     assert found["reasoning_content"] == "Shall I write <tool_call>?" and calls_of(found) == TWO[:1]
     assert found["content"] is None
+
+
+@pytest.mark.parametrize(
+    ("form", "several", "texts", "others"),
+    [
+        (HERMES, False, ['<tool_call>\n{"name": "weather", "arguments": {"city": "Ulm"}}\n</tool_call>'], ["hello"]),
+        (
+            HERMES,
+            True,
+            ['<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'],
+            ['<tool_call>\n{"name": "rain", "arguments": {}}\n</tool_call>'],
+        ),
+        (
+            MISTRAL,
+            True,
+            ['[{"name": "now", "arguments": {}}, {"name": "weather", "arguments": {"city": "Ulm"}}]'],
+            ['[{"name": "weather", "arguments": {}}]', '[{"name": "now", "arguments": {"city": "Ulm"}}]', "[]"],
+        ),
+        (LLAMA, False, ['{"name": "weather", "parameters": {"city": "Ulm"}}'], ['{"name": "now", "arguments": {}}']),
+    ],
+)  # fmt: skip
+def test_the_grammar_has_the_calls_that_the_reader_finds(form, several, texts, others):
+    """By llguidance, for a tokenizer of bytes."""
+    city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    functions = [{"name": "weather", "parameters": city}, {"name": "now", "parameters": None}]
+    grammar = calls_grammar(form, functions, several=several, with_mark=form is HERMES)
+    tokenizer = chat_tokenizer(None)
+    compiled = compile_grammar(tokenizer, (tokenizer.eos_token_id,), len(tokenizer), "grammar", grammar)
+    matches = lambda text: (
+        (ids := [*tokenizer.encode(text), tokenizer.eos_token_id])
+        and compiled.start.deep_copy().validate_tokens(ids) == len(ids)
+    )
+    assert [matches(text) for text in texts + others] == [True] * len(texts) + [False] * len(others)
+    for text in texts:
+        assert calls_of(TurnForm(calls=form, is_bare=form is not HERMES).message(text))
