@@ -24,8 +24,8 @@ class Conversation:
 
     Attributes:
       messages: the turns, see ``render_chat``.
-      arguments: arguments of transformers' ``apply_chat_template``: tools, add_generation_prompt,
-        which is true by default, and continue_final_message.
+      arguments: arguments of transformers' ``apply_chat_template``: tools, continue_final_message,
+        and add_generation_prompt, which is true by default without the one before.
       variables: further variables of the template, such as {"enable_thinking": False}.
     """
 
@@ -43,7 +43,8 @@ class Conversation:
             if name in inspect.signature(tokenizer.apply_chat_template).parameters:
                 raise RequestError(f"{shorten(name)} is no variable of a chat template; leave it out")
         check_messages(self.messages)
-        arguments = {"add_generation_prompt": True} | dict(self.arguments) | dict(self.variables)
+        begins = not self.arguments.get("continue_final_message")
+        arguments = {"add_generation_prompt": begins} | dict(self.arguments) | dict(self.variables)
         text = _render(tokenizer, [dict(message) for message in self.messages], **arguments)
         _check_complete(self.messages, text)
         return text
