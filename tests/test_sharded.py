@@ -191,3 +191,16 @@ def test_the_command_line_on_a_mesh(tmp_path, capsys):
         assert found[0] == found[1]
         assert main([*command, "--mesh", "model=8"]) == 2
         assert "does not divide the model's 4 attention heads" in capsys.readouterr().err
+
+
+def test_a_mesh_asks_the_host_as_one_device_does(directory):
+    drafter = DRAFTERS["ngram"]
+    options = dict(grammar=['start: /[A-Z]{3,9}/ "0"', None] * 2, temperature=[0.0, 0.0, 1.0, 0.7], seed=[1, 2, 3, 4])
+    found = []
+    for mesh in (None, make_mesh(data=2, model=2)):
+        target = language_model(load_model(directory, Placement(mesh=mesh)), "tiny")
+        session = Session(target, drafter, drafter.parameters(None, TINY.vocab_size), resolve("auto", drafter.drawn))
+        decoding = session.start(build_batch(Options.of(options | dict(max_new_tokens=14)), PROMPTS, target))
+        session.advance(decoding)
+        found.append(np.asarray(decoding.state.tokens).tolist())
+    assert found[0] == found[1]

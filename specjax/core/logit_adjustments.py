@@ -96,7 +96,8 @@ def constrain(logits: jax.Array, context: Context, constraint: RowConstraints, m
     if constraint.table is not None:
         logits = jnp.where(_allowed_by_table(context, constraint.table, min_new_tokens), logits, -jnp.inf)
     if constraint.find_masks is not None and context.grammars is not None:
-        logits = jnp.where(_allowed_by_host(context, constraint.find_masks, logits.shape), logits, -jnp.inf)
+        allowed = _allowed_by_host(context, context.grammars, constraint.find_masks, logits.shape)
+        logits = jnp.where(allowed, logits, -jnp.inf)
     return logits
 
 
@@ -113,7 +114,7 @@ def _allowed_by_table(context: Context, automaton: Automaton, min_new_tokens: ja
     return allowed | ~allowed.any(-1, keepdims=True)
 
 
-def _allowed_by_host(context: Context, find_masks: Callable, shape: tuple[int, ...]) -> jax.Array:
+def _allowed_by_host(context: Context, grammars: jax.Array, find_masks: Callable, shape: tuple[int, ...]) -> jax.Array:
     """Bool [B, N, V], the tokens that the grammars allow after each node.
 
     The masks do not depend on the logits, so that the host may find them while the target scores.
@@ -123,12 +124,12 @@ def _allowed_by_host(context: Context, find_masks: Callable, shape: tuple[int, .
     words = -(-V // 32)
     node = jnp.arange(N)
     parent = jnp.where(context.path & (node != node[:, None]), node, 0).max(-1)
-    numbers = jnp.stack([context.grammars, context.prompt_length, context.length], 1)
+    numbers = jnp.stack([grammars, context.prompt_length, context.length], 1)
     # One array, because each argument of a call of the host takes time.
     asked = jnp.concatenate([numbers, context.nodes, parent, context.tokens], 1)
     result = jax.ShapeDtypeStruct((B, N, words), jnp.uint32)
     ask = lambda asked: jax.pure_callback(partial(find_masks, N, words), result, asked)
     allow_all = lambda asked: jnp.full(result.shape, 0xFFFFFFFF, jnp.uint32)
-    masks = lax.cond(jnp.any(context.grammars > 0), ask, allow_all, asked)
+    masks = lax.cond(jnp.any(grammars > 0), ask, allow_all, asked)
     bits = masks[..., None] >> jnp.arange(32, dtype=jnp.uint32) & 1
     return (bits > 0).reshape(B, N, -1)[..., :V]

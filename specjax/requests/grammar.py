@@ -101,7 +101,8 @@ def _tokenizer(tokenizer, eos_ids: tuple[int, ...], vocab_size: int):
     special = [token for token, text in enumerate(texts) if text is None]
     names = dict(zip(special, tokenizer.convert_ids_to_tokens(special)))
     spelled = [b"\xff" + (names[i] or f"<[{i}]>").encode() if text is None else text for i, text in enumerate(texts)]
-    return LLTokenizer(_Vocabulary(tokenizer, eos_ids[0], spelled, special), vocab_size, list(eos_ids))
+    vocabulary: Any = _Vocabulary(tokenizer, eos_ids[0], spelled, special)
+    return LLTokenizer(vocabulary, vocab_size, list(eos_ids))
 
 
 class _Vocabulary:

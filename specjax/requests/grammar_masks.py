@@ -55,8 +55,8 @@ class RowGrammar:
                 above = texts[parent[i]]
                 allowed = masks[parent[i], token >> 5] >> np.uint32(token & 31) & 1
                 if above is not None and allowed and token not in self._grammar.end_ids:
-                    texts[i] = np.append(above, nodes[i])
-                    self._fill_node(texts[i], masks[i])
+                    texts[i] = below = np.append(above, nodes[i])
+                    self._fill_node(below, masks[i])
 
     @staticmethod
     def _depth_first(parent: list[int]) -> list[int]:
@@ -110,10 +110,12 @@ def find_masks(nodes: int, words: int, asked) -> np.ndarray:
         number, begin, end = asked[b, :3].tolist()
         tree, parent, text = np.split(asked[b, 3:], [nodes, 2 * nodes])
         row = _rows.get(number)
+        if row is None:
+            masks[b] = 0
+            continue
         try:
             row.fill(text[begin:end].copy(), tree, parent, masks[b])
         except Exception as error:  # it would end the whole batch, and the program's state
             masks[b] = 0
-            if row is not None:
-                row.failure = short_reason(error)
+            row.failure = short_reason(error)
     return masks

@@ -40,9 +40,6 @@ LONGEST_PATTERN = 100_000
 LONGEST_GRAMMAR = 1_000_000
 """Characters of a JSON schema as text, or of a grammar."""
 
-MOST_SCHEMA_DEPTH = 64
-"""Levels of a JSON schema, counted in nested braces and brackets."""
-
 MOST_GRAMMAR_PARTS = 500_000
 """Symbols in the rules of a grammar."""
 
