@@ -99,13 +99,14 @@ class Prompts:
       chat: read the lines of --prompts as conversations in the model's chat template: each turn of
         the user is a prompt, after the file's answers or else the model's own; --num-prompts counts
         conversations.
-      chat_template: file of a chat template in Jinja, in place of the model's own.
+      chat_template: chat template in Jinja, in place of the model's own: a file, or the text of a
+        template with {{ or {%.
     """
 
     prompts: Path | None = None
     num_prompts: int | None = flag(None, least=1, most=MOST_PROMPTS)
     chat: bool = False
-    chat_template: Path | None = None
+    chat_template: str | None = flag(None, metavar="FILE|TEXT")
 
 
 @dataclasses.dataclass(frozen=True)

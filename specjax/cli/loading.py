@@ -3,7 +3,6 @@
 import argparse
 import copy
 import dataclasses
-from pathlib import Path
 
 from ..core.read_files import LARGEST_TOML, read_text
 from ..errors import RequestError
@@ -35,9 +34,11 @@ def load_target(args: argparse.Namespace):
     return dataclasses.replace(target, tokenizer=tokenizer)
 
 
-def read_template(file: Path) -> str:
-    """The text of ``--chat-template``."""
-    return read_text(file, f"--chat-template {file}", LARGEST_TOML)
+def read_template(given: str) -> str:
+    """The template of ``--chat-template``, which is its text or its file."""
+    if "{{" in given or "{%" in given:
+        return given
+    return read_text(given, f"--chat-template {given}", LARGEST_TOML)
 
 
 def load_given_drafts(args: argparse.Namespace, target) -> list:

@@ -22,7 +22,7 @@ from .options import EngineOptions
 from .prefix_cache import PrefixCache, longest_shared_prompt
 from .programs import LEAST_CHUNK, Programs
 from .prompt_reader import Reader
-from .request import read_blank, read_request
+from .request import read_blank, read_request, slot_arrays
 from .request_result import take_result
 from .scheduler import Scheduler
 from .step_size import StepSize
@@ -107,38 +107,41 @@ class Engine(StepThread):
         super().__init__()
         self._scheduler = Scheduler(options.slots, self.constraints, self.changed)
 
-    def submit(self, prompt: Prompt | None = None, *, messages=None, sample: int = 0, **options) -> Handle:
+    def submit(
+        self, prompt: Prompt | None = None, *, messages=None, sample: int = 0, prompt_logprobs=None, **options
+    ) -> Handle:
         """Adds a request to the queue. Any thread may call this.
 
         Arguments are those of a ``Generator``'s call, for one prompt or one conversation. The text
-        is that of the prompt's sample number ``sample`` in a call with the option ``n``.
+        is that of the prompt's sample number ``sample`` in a call with the option ``n``. With
+        ``prompt_logprobs`` the prompt is scored too, see ``request.read_request``.
 
-        A constraint is compiled by this call, in the caller's thread, and the running rows go on.
+        Constraints and scores are compiled in the caller's thread, and the running rows go on.
 
-        Raises RequestError for bad input, for the option ``n``, for a request that needs more
-        positions than a slot has, and for a constraint that needs more room than the engine's table
-        has.
+        Raises RequestError for bad input, for the option ``n``, and for a request that needs more
+        positions than a slot has, or more states than the table of constraints.
         """
         if self._is_shared and not is_first_host():
             raise RequestError("process 0 takes the requests of an engine on several hosts; call follow() here")
-        return self._submit(dict(prompt=prompt, messages=messages, sample=sample, options=options))
+        given = dict(messages=messages, sample=sample, prompt_logprobs=prompt_logprobs, options=options)
+        return self._submit(given | dict(prompt=prompt))
 
     def _submit(self, arguments: dict) -> Handle:
         batch = read_request(self.generator, **arguments, capacity=self.capacity, logprobs=self.options.logprobs)
-        handle = Handle(self, batch, self.generator.drafter.depth)
+        handle = Handle(self, batch, self.generator.drafter.depth, arguments["prompt_logprobs"])
         if handle.constraint is not None:
             self.constraints.check_size(handle.constraint)
             if not self._is_shared:
                 self.programs.compile_constrained_rounds(self.constraints.prepare(handle.constraint))
+        if handle.prompt_top is not None:
+            self.programs.scores.compile(slot_arrays(batch.requests, 0), len(handle.prompt) - 1)
         self._scheduler.add(handle, arguments)
         return handle
 
     def step(self) -> bool:
         """Reads a chunk of a prompt, or several short prompts, and runs the next rounds.
 
-        Returns whether work is left.
-
-        If the device fails, all requests end with its error.
+        Returns whether work is left. If the device fails, all requests end with its error.
         """
         with self._stepping:
             try:

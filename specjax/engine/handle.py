@@ -13,6 +13,7 @@ from ..requests.constraint import Constraint
 from ..requests.grammar_masks import RowGrammar
 from ..requests.vocabulary import decode_continuation
 from ..text.result import Result, settled_text
+from .prompt_scores import Scores
 
 
 class Driver(Protocol):
@@ -44,11 +45,15 @@ class Handle:
       accepted_at: for each depth, how often a drafted token at this depth was emitted so far.
       cached_tokens: the tokens of the prompt that an earlier request had read, see
         ``engine.prefix_cache``; 0 until the prompt's reading begins.
+      prompt_top: the number of likeliest tokens to record at each place of the prompt; None to
+        record nothing of the prompt.
+      prompt_logprobs, prompt_top_logprobs: those of the prompt's tokens from the second on, as far
+        as the prompt is read.
       logprobs, top_logprobs, policy_logprobs: those of ``token_ids`` so far, see ``Result``; empty
         if not asked for.
     """
 
-    def __init__(self, engine: Driver, batch: Batch, depth: int):
+    def __init__(self, engine: Driver, batch: Batch, depth: int, prompt_top: int | None = None):
         self._engine = engine
         self.batch = batch
         self.token_ids: list[int] = []
@@ -56,6 +61,9 @@ class Handle:
         self.rounds = list[tuple[int, int, int]]()
         self.accepted_at = [0] * depth
         self.cached_tokens = 0
+        self.prompt_top = prompt_top
+        self.prompt_logprobs: list[float] = []
+        self.prompt_top_logprobs: list[dict[int, float]] = []
         self.logprobs: list[float] = []
         self.top_logprobs: list[dict[int, float]] = []
         self.policy_logprobs: list[float] = []
@@ -199,8 +207,7 @@ class Handle:
         (wanted,) = self.batch.logprobs
         if logprobs is not None and wanted is not None:
             self.logprobs += logprobs.chosen[: len(tokens)].tolist()
-            top = zip(logprobs.top_ids[: len(tokens), :wanted].tolist(), logprobs.top[: len(tokens), :wanted].tolist())
-            self.top_logprobs += [dict(zip(ids, values)) for ids, values in top]
+            self.top_logprobs += _likeliest(logprobs, len(tokens), wanted)
         if logprobs is not None and self.batch.policy_logprobs[0]:
             self.policy_logprobs += logprobs.policy[: len(tokens)].tolist()
         for drafted, accepted, _ in (new := rounds[len(self.rounds) :]):
@@ -208,6 +215,12 @@ class Handle:
             for depth in range(accepted):
                 self.accepted_at[depth] += 1
         self.rounds += new
+
+    def add_scores(self, scores: Scores, count: int) -> None:
+        """Appends the first ``count`` scores of a chunk of the prompt. The engine calls this."""
+        assert self.prompt_top is not None  # else nothing is scored
+        self.prompt_logprobs += scores.chosen[:count].tolist()
+        self.prompt_top_logprobs += _likeliest(scores, count, self.prompt_top)
 
     def end(self, outcome: Exception) -> None:
         """Ends the request before its last step, unless it is over. The engine calls this."""
@@ -222,3 +235,9 @@ class Handle:
             self._engine.changed.notify_all()
             for watch in self._watchers:
                 watch()
+
+
+def _likeliest(records: Logprobs | Scores, count: int, wanted: int) -> list[dict[int, float]]:
+    """The ``wanted`` likeliest tokens at ``count`` places, and their log-probabilities."""
+    pairs = zip(records.top_ids[:count, :wanted].tolist(), records.top[:count, :wanted].tolist())
+    return [dict(zip(ids, values)) for ids, values in pairs]

@@ -22,6 +22,7 @@ from .batch_widths import Copies
 from .compiled_calls import CompiledCalls
 from .memory import check_memory
 from .prefix_blocks import BLOCK, Block
+from .prompt_scores import Scoring
 
 LEAST_CHUNK = BLOCK
 """The fewest tokens of a prompt that one forward reads. Programs for fewer cost as much time."""
@@ -50,6 +51,7 @@ class Programs(CompiledCalls):
 
     Attributes:
       row_bytes: the bytes of a row's keys, values and taps.
+      scores: reads prompts whose tokens are scored.
 
     Raises RequestError for a method whose rows share a state, and for slots that do not fit the
     memory.
@@ -83,6 +85,8 @@ class Programs(CompiledCalls):
         with use_mesh(session.mesh):
             self._axes = slots.find_row_axes(*self._models, blank, chunk=LEAST_CHUNK, **self._static)
         filled = self.begin_reading()
+        layouts = self._filled_layout, self._whole
+        self.scores = Scoring(self, filled, layouts, chunk=chunk, taps=self._taps, top=logprobs or 0)
         static = dict(drafter=session.drafter, dtype=self._static["dtype"])
         self._begin_draft = partial(slots.begin_reading_draft, **static)
         self._draft_reads = jax.eval_shape(self._begin_draft, *self._models, blank, filled) is not None

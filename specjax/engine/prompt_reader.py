@@ -117,7 +117,8 @@ class Reader:
         row.keys = self.prefixes.keys(prompt)
         row.drafted = programs.begin_reading_draft(row.arrays, filled)
         row.draft_start = len(prompt) - 1 if row.drafted is None else 0
-        blocks = self.prefixes.find(row.keys)
+        # The store has no logits, so a prompt that is scored is read whole.
+        blocks = [] if row.handle.prompt_top is not None else self.prefixes.find(row.keys)
         filled = programs.put_blocks(filled, [stored.block for stored in blocks])
         row.filled = put_states(filled, blocks[-1].states or {}) if blocks else filled
         row.start = row.handle.cached_tokens = len(blocks) * BLOCK
@@ -127,7 +128,11 @@ class Reader:
         programs = self._programs
         unread = len(row.handle.prompt) - 1
         size = programs.chunk_for(unread - row.start, most, row.start)
-        row.filled = programs.read(row.arrays, row.filled, row.start, size)
+        if row.handle.prompt_top is None:
+            row.filled = programs.read(row.arrays, row.filled, row.start, size)
+        else:
+            row.filled, scores = programs.scores.read(row.arrays, row.filled, row.start, size)
+            row.handle.add_scores(scores, min(size, unread - row.start))
         first = row.start // BLOCK
         row.start = min(row.start + size, unread)
         if row.keys[first : row.start // BLOCK]:

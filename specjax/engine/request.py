@@ -14,6 +14,7 @@ from ..parallel import place
 from ..requests.batch import Batch
 from ..requests.limits import MOST_SAMPLES
 from ..requests.options import Options
+from ..requests.other_libraries import rename_options
 from ..requests.samples import key_of_sample
 from ..text.generator import Generator
 
@@ -30,6 +31,7 @@ def read_request(
     capacity: int,
     logprobs: int | None = None,
     sample: int = 0,
+    prompt_logprobs: int | None = None,
 ) -> Batch:
     """One prompt or one conversation, as a batch of one row.
 
@@ -43,6 +45,8 @@ def read_request(
       logprobs: the largest value of the option ``logprobs``; None for an engine that records none,
         and thus no ``policy_logprobs``.
       sample: the number of the sample of its prompt, see the option ``n``.
+      prompt_logprobs: the number of likeliest tokens to record at each place of the prompt. With a
+        number ``max_new_tokens`` may be 0, and the request ends when its prompt is read.
 
     Raises RequestError for an option that an engine cannot have, and for a request that needs more
     positions than a slot has.
@@ -52,13 +56,20 @@ def read_request(
             "n is no option of an engine's request; submit the prompt once for each sample, numbered by the argument "
             "sample"
         )
-    batch = generator.read_options(prompt, messages=messages, **options)
+    options = rename_options(options)
+    only_reads = prompt_logprobs is not None and options.get("max_new_tokens") == 0
+    batch = generator.read_options(prompt, messages=messages, **options | ({"max_new_tokens": 1} if only_reads else {}))
     if len(batch.prompts) != 1:
         raise RequestError(f"a request has one prompt, not {len(batch.prompts)}; submit each prompt")
     requests = batch.requests
     if whole("sample", sample, 0, MOST_SAMPLES - 1):
         requests = requests.replace(keys=key_of_sample(requests.keys, sample))
-    _check_records(batch, logprobs)
+    if only_reads:
+        requests = requests.replace(limit=requests.lengths)
+    _check_records("logprobs", batch.logprobs[0], logprobs)
+    _check_records("prompt_logprobs", prompt_logprobs, logprobs)
+    if batch.policy_logprobs[0] and logprobs is None:
+        raise RequestError("policy_logprobs is asked for and the engine records none; make it with logprobs=0")
     positions_needed(len(batch.prompts[0]), int(requests.limit[0]), generator.drafter, capacity)
     tokens, _ = pad_prompts(batch.prompts, capacity)
     arrays = requests.with_automata(None, None).replace(
@@ -79,13 +90,10 @@ def slot_arrays(requests: Requests, state: int) -> Requests:
     return requests.replace(sampling=sampling, stops=None, stop_start=None)
 
 
-def _check_records(batch: Batch, logprobs: int | None) -> None:
-    """Raises RequestError for log-probabilities that the engine does not record."""
-    (wanted,) = batch.logprobs
-    if wanted is not None and (logprobs is None or wanted > logprobs):
-        raise RequestError(f"logprobs is {wanted} and the engine records {logprobs}; make it with logprobs={wanted}")
-    if batch.policy_logprobs[0] and logprobs is None:
-        raise RequestError("policy_logprobs is asked for and the engine records none; make it with logprobs=0")
+def _check_records(name: str, wanted: int | None, logprobs: int | None) -> None:
+    """Raises RequestError for more log-probabilities than the engine records."""
+    if wanted is not None and whole(name, wanted, 0) > (-1 if logprobs is None else logprobs):
+        raise RequestError(f"{name} is {wanted} and the engine records {logprobs}; make it with logprobs={wanted}")
 
 
 def _pad_stop_ids(stop_ids) -> np.ndarray:

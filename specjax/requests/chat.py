@@ -1,8 +1,11 @@
 """Turns conversations into prompts by the tokenizer's chat template, and finds its end of turn."""
 
+import dataclasses
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from ..core.checks import shorten
 from ..errors import RequestError
@@ -13,23 +16,59 @@ _QUESTION = "specjax-question"
 """The texts of a trial conversation, which shows how a template ends a turn."""
 
 
-def render_chat(tokenizer, messages: Sequence[Mapping], add_generation_prompt: bool = True) -> list[int]:
+@dataclasses.dataclass(frozen=True)
+class Conversation:
+    """A conversation with its own arguments for the chat template.
+
+    It may end with the assistant's turn: the model then adds another turn, or continues the last.
+
+    Attributes:
+      messages: the turns, see ``render_chat``.
+      arguments: arguments of transformers' ``apply_chat_template``: tools, continue_final_message,
+        and add_generation_prompt, which is true by default without the one before.
+      variables: further variables of the template, such as {"enable_thinking": False}.
+    """
+
+    messages: Sequence[Mapping]
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    variables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def text(self, tokenizer) -> str:
+        """The conversation in the tokenizer's chat template.
+
+        Raises RequestError for a variable with the name of an argument, and the errors of
+        ``render_chat``.
+        """
+        for name in self.variables:
+            if name in inspect.signature(tokenizer.apply_chat_template).parameters:
+                raise RequestError(f"{shorten(name)} is no variable of a chat template; leave it out")
+        check_messages(self.messages)
+        begins = not self.arguments.get("continue_final_message")
+        arguments = {"add_generation_prompt": begins} | dict(self.arguments) | dict(self.variables)
+        text = _render(tokenizer, [dict(message) for message in self.messages], **arguments)
+        _check_complete(self.messages, text)
+        return text
+
+
+def render_chat(tokenizer, messages: Sequence[Mapping] | Conversation, add_generation_prompt: bool = True) -> list[int]:
     """The token ids of a conversation in the tokenizer's chat template.
 
     Args:
       tokenizer: the model's tokenizer.
-      messages: turns such as {"role": "user", "content": "..."}.
+      messages: turns such as {"role": "user", "content": "..."}; or a ``Conversation``, which has
+        arguments of its own.
       add_generation_prompt: whether to end with the beginning of the assistant's next turn.
 
     Raises RequestError for a tokenizer without a template, for messages that are no conversation,
     and for a conversation that ends with the assistant's turn, since it leaves nothing to answer.
     Where the template refuses the conversation, the error has the template's own message.
     """
-    check_messages(messages)
-    if add_generation_prompt and messages[-1]["role"] == "assistant":
-        raise RequestError("messages ends with the assistant's turn; end with the turn that the model is to answer")
-    text = _render(tokenizer, [dict(message) for message in messages], add_generation_prompt)
-    _check_complete(messages, text)
+    if not isinstance(messages, Conversation):
+        check_messages(messages)
+        if add_generation_prompt and messages[-1]["role"] == "assistant":
+            raise RequestError("messages ends with the assistant's turn; end with the turn that the model is to answer")
+        messages = Conversation(messages, {"add_generation_prompt": add_generation_prompt})
+    text = messages.text(tokenizer)
     ids = tokenizer.encode(text, add_special_tokens=False)  # the template writes the special tokens itself
     if not ids:
         raise RequestError("the chat template makes an empty prompt of messages; mend the tokenizer's chat_template")
@@ -60,8 +99,8 @@ def render_answers(tokenizer, messages: Sequence[Mapping]) -> list[tuple[str, li
         raise RequestError("messages begins with the assistant's turn; begin with the user's")
     texts: list[tuple[str, list[tuple[int, int]]]] = []
     for i in answers:
-        asked = _render(tokenizer, turns[:i], True)
-        text = _render(tokenizer, turns[: i + 1], False)
+        asked = _render(tokenizer, turns[:i], add_generation_prompt=True)
+        text = _render(tokenizer, turns[: i + 1], add_generation_prompt=False)
         if not text.startswith(asked):
             raise RequestError(
                 f"the chat template begins the answer messages[{i}] otherwise than it asks for one; "
@@ -84,8 +123,8 @@ def _end_of_turn(tokenizer, text: str, begin: int) -> int:
 
 def _check_complete(messages: Sequence[Mapping], text: str) -> None:
     """Raises RequestError for a turn that is not in the rendered ``text``."""
-    for i, message in enumerate(messages):  # templates may shorten earlier answers
-        if message["role"] != "assistant" and message["content"].strip() not in text:
+    for i, message in enumerate(messages):  # templates may shorten earlier answers, and quote what a tool gave
+        if message["role"] not in ("assistant", "tool") and message["content"].strip() not in text:
             raise RequestError(
                 f"the chat template leaves out messages[{i}] of role {message['role']!r}; use roles that it knows"
             )
@@ -124,7 +163,7 @@ def end_of_turn_ids(tokenizer) -> tuple[int, ...]:
     """
     question = {"role": "user", "content": _QUESTION}
     answer = {"role": "assistant", "content": _ANSWER}
-    text = _render(tokenizer, [question, answer], False)
+    text = _render(tokenizer, [question, answer], add_generation_prompt=False)
     after = text[text.rfind(_ANSWER) + len(_ANSWER) :] if _ANSWER in text else ""
     names = {token.content: id for id, token in tokenizer.added_tokens_decoder.items() if token.content.strip()}
     any_name = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
@@ -132,13 +171,13 @@ def end_of_turn_ids(tokenizer) -> tuple[int, ...]:
     return (names[match[0]],) if match else ()
 
 
-def _render(tokenizer, messages: list[dict], add_generation_prompt: bool) -> str:
+def _render(tokenizer, messages: list[dict], **arguments) -> str:
     if not getattr(tokenizer, "chat_template", None):
         raise RequestError(
             "the model's tokenizer has no chat template; give the prompt as text, or use a model made for chat"
         )
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+        return tokenizer.apply_chat_template(messages, tokenize=False, **arguments)
     except ImportError as error:
         raise RequestError(f"chat templates need a package that is missing: {' '.join(str(error).split())}") from None
     except Exception as error:  # a template runs code of its own and may raise anything

@@ -17,14 +17,20 @@ except ImportError as error:
         f"specjax.serve needs its packages ({error}); install them with pip install 'specjax[serve]'"
     ) from None
 
+from .. import __version__
 from ..engine import Engine
 from ..errors import SpecjaxError
-from .answers import Spelling
-from .endpoints import chat, check_model, complete
+from .bodies import check_model
+from .chat_schema import ChatRequest
+from .description import describe, with_body
+from .endpoints import chat, complete, longest
 from .errors import ServeError, error_of
 from .gate import Gate
+from .logprobs import Spelling
 from .metrics import Metrics
 from .options import ServerOptions
+from .schema import CompletionRequest
+from .tokens import DetokenizeRequest, TokenizeRequest, describe_tokenizer, detokenize, tokenize
 
 PAGE = Path(__file__).with_name("page.html")
 
@@ -40,7 +46,8 @@ def make_app(engine: Engine, options: ServerOptions | None = None, **keywords) -
     """
     options = dataclasses.replace(options or ServerOptions(), **keywords)
     name = options.name or engine.target.name
-    app = FastAPI(title="specjax", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="specjax", redoc_url=None)
+    describe(app, (CompletionRequest, ChatRequest, TokenizeRequest, DetokenizeRequest), __version__)
     app.state.engine = engine
     app.state.name = name
     app.state.sampling = engine.target.sampling if options.generation_config == "auto" else {}
@@ -52,6 +59,7 @@ def make_app(engine: Engine, options: ServerOptions | None = None, **keywords) -
     app.include_router(_routes(options.api_key))
     app.add_api_route("/", show_page, methods=["GET"])
     app.add_api_route("/health", health, methods=["GET"])
+    app.add_api_route("/version", show_version, methods=["GET"])
     app.add_api_route("/metrics", show_metrics, methods=["GET"])
     app.add_exception_handler(Exception, _answer_error)
     for kind in (ServeError, SpecjaxError):
@@ -61,11 +69,15 @@ def make_app(engine: Engine, options: ServerOptions | None = None, **keywords) -
 
 
 def _routes(api_key: str | None) -> APIRouter:
-    router = APIRouter(prefix="/v1", dependencies=[Depends(partial(_check_key, api_key))])
-    router.add_api_route("/models", list_models, methods=["GET"])
-    router.add_api_route("/models/{name:path}", show_model, methods=["GET"])
-    router.add_api_route("/completions", complete, methods=["POST"])
-    router.add_api_route("/chat/completions", chat, methods=["POST"])
+    """The routes that need the key."""
+    router = APIRouter(dependencies=[Depends(partial(_check_key, api_key))])
+    router.add_api_route("/v1/models", list_models, methods=["GET"])
+    router.add_api_route("/v1/models/{name:path}", show_model, methods=["GET"])
+    router.add_api_route("/v1/completions", complete, **with_body(CompletionRequest))
+    router.add_api_route("/v1/chat/completions", chat, **with_body(ChatRequest))
+    router.add_api_route("/tokenize", tokenize, **with_body(TokenizeRequest))
+    router.add_api_route("/detokenize", detokenize, **with_body(DetokenizeRequest))
+    router.add_api_route("/tokenizer_info", describe_tokenizer, methods=["GET"])
     return router
 
 
@@ -83,7 +95,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    routes = "/v1/completions, /v1/chat/completions, /v1/models, /health, /metrics and the page at /"
+    routes = "/v1/completions, /v1/chat/completions, /v1/models, the other routes at /docs, or the page at /"
     messages = {
         404: f"there is no {request.url.path}; use {routes}",
         405: f"{request.url.path} does not take {request.method}; use another method",
@@ -101,6 +113,11 @@ async def health(request: Request) -> Response:
     if state.gate.is_stopping or not state.engine.is_started:
         raise ServeError(503, "the server stops and takes no new requests; send them to another server")
     return JSONResponse({"status": "ok"})
+
+
+async def show_version() -> Response:
+    """The version of specjax."""
+    return JSONResponse({"version": __version__})
 
 
 async def show_page() -> Response:
@@ -129,11 +146,12 @@ async def show_model(request: Request, name: str) -> Response:
 
 def _model(request: Request) -> dict:
     state = request.app.state
-    length = min(state.engine.capacity, state.engine.target.config.context)
     return {
         "id": state.name,
         "object": "model",
         "created": state.began,
         "owned_by": "specjax",
-        "max_model_len": length,
+        "root": state.engine.target.name,
+        "parent": None,
+        "max_model_len": longest(state.engine),
     }

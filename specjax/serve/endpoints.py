@@ -1,83 +1,114 @@
 """The two endpoints that make texts: a request is read, submitted to the engine, and answered."""
 
 import asyncio
+import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
-from starlette.requests import ClientDisconnect
 
-from ..core.read_files import parse_json
 from ..engine import Engine, Handle
-from ..requests.chat import render_chat
+from ..requests.prompts import encode_prompts
 from .answers import Answer
+from .bodies import read
+from .chat_schema import ChatRequest
+from .conversations import read_conversation
 from .errors import ServeError, error_of
-from .schema import Body, ChatRequest, Common, CompletionRequest, read_body
+from .schema import Common, CompletionRequest
 from .streams import Stream, events, while_connected
+from .turns import TurnForm
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A request, ready for the engine.
+
+    Attributes:
+      prompts: for each prompt the arguments of ``Engine.submit`` that name it.
+      options: the options of all prompts.
+      echoes: for each prompt, the text before its answers.
+      form: how the texts of a chat are read; None for completions.
+    """
+
+    prompts: list[dict[str, Any]]
+    options: dict[str, Any]
+    echoes: list[str]
+    form: TurnForm | None = None
 
 
 async def complete(request: Request) -> Response:
-    """``/v1/completions``."""
-    body = await _read(request, CompletionRequest)
-    prompts = body.prompts
-    echoes = [_text(request.app.state.engine, prompt) if body.echo else "" for prompt in prompts]
-    options = body.options(request.app.state.sampling)
-    return await _answer(request, body, [{"prompt": prompt} for prompt in prompts], options, echoes)
+    """Continues prompts, and scores their own tokens where ``echo`` and ``logprobs`` ask for it."""
+    body = await read(request, CompletionRequest)
+    state = request.app.state
+    return await _answer(request, body, len(body.prompts), lambda: _prepare_texts(state, body))
+
+
+def _prepare_texts(state, body: CompletionRequest) -> Prepared:
+    target = state.engine.target
+    options = body.options(state.sampling)
+    prompts = encode_prompts(body.prompts, target.tokenizer, target.config)
+    for prompt in prompts:
+        _check_length(body, len(prompt), longest(state.engine))
+    text_of = lambda given, ids: given if isinstance(given, str) else str(target.tokenizer.decode(ids))
+    echoes = [text_of(*pair) if body.echo else "" for pair in zip(body.prompts, prompts)]
+    return Prepared([{"prompt": prompt} for prompt in prompts], options, echoes)
 
 
 async def chat(request: Request) -> Response:
-    """``/v1/chat/completions``."""
-    body = await _read(request, ChatRequest)
-    engine: Engine = request.app.state.engine
-    turns = body.turns
-    sampling = request.app.state.sampling
-    options = body.options(sampling)
-    if not body.names_length:  # the protocol's default: what the context has room for
-        length = len(await asyncio.to_thread(render_chat, engine.target.tokenizer, turns))
-        room = min(engine.capacity - engine.generator.drafter.depth - 1, engine.target.config.context)
-        options["max_new_tokens"] = min(max(room - length, 1), sampling.get("max_new_tokens", room))
-    return await _answer(request, body, [{"messages": turns}], options, [""])
+    """Answers a conversation, by the tokenizer's chat template."""
+    body = await read(request, ChatRequest)
+    state = request.app.state
+    return await _answer(request, body, 1, lambda: _prepare_chat(state, body))
 
 
-def _text(engine: Engine, prompt: str | list[int]) -> str:
-    """A prompt as text. Tokens that the engine will refuse have none."""
-    if isinstance(prompt, str):
-        return prompt
-    known = range(engine.target.config.vocab_size)
-    return str(engine.target.tokenizer.decode([token for token in prompt if token in known]))
+def _prepare_chat(state, body: ChatRequest) -> Prepared:
+    options = body.options(state.sampling)
+    asked = read_conversation(state.engine.target.tokenizer, body, options)
+    room = longest(state.engine)
+    _check_length(body, asked.length, room)
+    if body.length is None:  # the protocol's default: what the context has room for
+        options["max_new_tokens"] = min(max(room - asked.length, 1), state.sampling.get("max_new_tokens", room))
+    return Prepared([{"messages": asked.conversation}], options | asked.options, [""], asked.form)
 
 
-async def _read(request: Request, kind: type[Body]) -> Body:
-    """The request, for the served model. Its body is read no further than its bound."""
-    most = request.app.state.largest_body
-    text = bytearray()
-    try:
-        async for piece in request.stream():
-            text += piece
-            if len(text) > most:
-                raise ServeError(413, f"the body has more than {most} bytes; shorten it, or raise the server's limit")
-    except ClientDisconnect:
-        raise ServeError(400, "the client has gone before the end of its body") from None
-    body = read_body(kind, parse_json("the body", bytes(text)))
-    check_model(request, body.model)
-    return body
+def longest(engine: Engine) -> int:
+    """The most tokens of a prompt and its text together."""
+    return min(engine.capacity - engine.generator.drafter.depth - 1, engine.target.config.context)
 
 
-async def _answer(
-    request: Request, body: Common, prompts: list[dict], options: dict[str, Any], echoes: list[str]
-) -> Response:
-    """Submits ``n`` requests for each prompt, and answers them whole or as a stream."""
+def _check_length(body: Common, prompt: int, room: int) -> None:
+    """Raises ServeError where a prompt of so many tokens leaves too little room."""
+    if body.length is None or not isinstance(body.length[1], int):  # the engine refuses what is no number
+        return
+    name, wanted = body.length
+    if prompt + wanted > room:
+        mend = f"ask for {room - prompt} at most, or shorten the prompt" if prompt < room else "shorten the prompt"
+        raise ServeError(
+            400,
+            f"{name} is {wanted} and too large: the maximum context length is {room} tokens here, of which the prompt "
+            f"has {prompt}; {mend}",
+            param=name,
+            code="context_length_exceeded",
+        )
+
+
+async def _answer(request: Request, body: Common, prompts: int, prepare: Callable[[], Prepared]) -> Response:
+    """Submits ``n`` requests for each prompt, and answers them whole or as a stream.
+
+    ``prepare`` runs in a thread after the gate has admitted the request.
+    """
     state = request.app.state
     samples = body.n or 1
     began = time.perf_counter()
     if body.stream_options is not None and not body.stream:
         raise ServeError(400, "stream_options needs stream; set stream to true", param="stream_options")
-    chatting = isinstance(body, ChatRequest)
-    answer = Answer(state.spelling, state.name, chatting, options["seed"], echoes, samples)
-    job = state.gate.enter(len(prompts) * samples)
+    job = state.gate.enter(prompts * samples)
     try:
-        job.handles = await asyncio.to_thread(_submit, state.engine, prompts, samples, options)
+        asked = await asyncio.to_thread(prepare)
+        answer = Answer(state.spelling, state.name, asked.form, asked.options["seed"], asked.echoes, samples)
+        job.handles = await asyncio.to_thread(_submit, state.engine, asked, samples)
         for handle in job.handles:
             state.metrics.follow(handle, began)
         if body.stream:
@@ -92,13 +123,13 @@ async def _answer(
     return response
 
 
-def _submit(engine: Engine, prompts: list[dict], samples: int, options: dict) -> list[Handle]:
+def _submit(engine: Engine, asked: Prepared, samples: int) -> list[Handle]:
     """The handles of all texts; none is left in the engine if one is refused."""
     handles: list[Handle] = []
     try:
-        for prompt in prompts:
+        for prompt in asked.prompts:
             for sample in range(samples):
-                handles.append(engine.submit(**prompt, sample=sample, **options))
+                handles.append(engine.submit(**prompt, sample=sample, **asked.options))
     except Exception:
         for handle in handles:
             handle.cancel()
@@ -108,12 +139,3 @@ def _submit(engine: Engine, prompts: list[dict], samples: int, options: dict) ->
 
 async def _finish(handle: Handle):
     return await handle
-
-
-def check_model(request: Request, name: str) -> None:
-    """Raises ServeError if a request names another model than the served one."""
-    served = request.app.state.name
-    if name != served:
-        raise ServeError(
-            404, f"there is no model {name!r}; this server has {served!r}", param="model", code="model_not_found"
-        )

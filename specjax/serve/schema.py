@@ -1,6 +1,7 @@
 """Requests of the OpenAI protocol, and their translation into options of specjax.
 
-Both endpoints also take every option of ``requests.options.Options`` by its own name.
+Both endpoints also take every option of ``requests.options.Options`` by its own name. The body of
+``/v1/chat/completions`` is in ``chat_schema``.
 """
 
 import dataclasses
@@ -10,32 +11,42 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..errors import RequestError
 from ..requests.limits import MOST_SAMPLES
 from ..requests.options import MOST_LOGPROBS, Options
+from ..requests.other_libraries import rename_options
 from .errors import ServeError
 
-OPTIONS = {field.name for field in dataclasses.fields(Options)}
-"""The options of specjax."""
+OPTIONS = {field.name for field in dataclasses.fields(Options)} | {"min_tokens"}
+"""The options of specjax, and vLLM's name of one of them."""
 
 HARMLESS = frozenset(
     "user store metadata service_tier safety_identifier prompt_cache_key prompt_cache_retention prediction "
-    "parallel_tool_calls".split()
+    "parallel_tool_calls priority request_id guided_decoding_backend".split()
 )
-"""Fields of the protocol that change no text. The server accepts and ignores them."""
+"""Fields of the protocol and of vLLM that change no text. The server accepts and ignores them."""
 
-REFUSED = frozenset(
-    "tools tool_choice functions function_call audio modalities reasoning_effort verbosity web_search_options suffix "
-    "best_of".split()
-)
-"""Fields of the protocol that change the text, and that the server does not have."""
+REFUSED: dict[str, Any] = dict.fromkeys("functions audio reasoning_effort verbosity web_search_options".split()) | {
+    "tools": [],
+    "tool_choice": "none",
+    "function_call": "none",
+    "modalities": ["text"],
+    "suffix": "",
+    "best_of": 1,
+    "use_beam_search": False,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+    "include_stop_str_in_output": False,
+}
+"""Fields that change the text and that the server lacks, with the values that ask for nothing."""
 
-_NEUTRAL = ([], "none", ["text"], 1)
-"""Values with which a field of ``REFUSED`` asks for nothing."""
+_GUIDED = {"json": "json_schema", "regex": "regex", "choice": "choices", "grammar": "grammar"}
+"""vLLM's names of constraints, with those of ``Options``."""
 
 _DEFAULTS = {"temperature": 1.0}
 """The protocol's defaults that differ from those of ``Options``."""
 
-Body = TypeVar("Body", bound="Common")
+Body = TypeVar("Body", bound=BaseModel)
 Samples = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
 Number = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -46,12 +57,39 @@ class StreamOptions(BaseModel):
 
     Attributes:
       include_usage: whether a last chunk has the usage.
+      continuous_usage_stats: whether all other chunks have the usage so far, too.
       include_obfuscation: accepted and ignored.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
+
+
+class StructuredOutputs(BaseModel):
+    """Constraints of the text under vLLM's names. One of them may be given.
+
+    Attributes:
+      json_schema: a JSON schema, under the name ``json``.
+      regex: a regular expression.
+      choice: strings of which the text is one.
+      grammar: a grammar.
+      json_object: whether the text is an object of JSON.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    json_schema: dict[str, Any] | str | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+    def options(self) -> dict[str, Any]:
+        """The options of specjax."""
+        given = {_GUIDED[name]: value for name, value in self.model_dump(by_alias=True).items() if name in _GUIDED}
+        whole = {"json_schema": {"type": "object"}} if self.json_object else {}
+        return whole | {name: value for name, value in given.items() if value is not None}
 
 
 class Common(BaseModel):
@@ -66,6 +104,8 @@ class Common(BaseModel):
       specjax_rounds: whether the chunks of a stream have the figures of each round.
       max_tokens: the most new tokens of each text.
       response_format: a JSON schema of the text, in OpenAI's form.
+      structured_outputs: constraints of the text, in vLLM's form.
+      guided_json, guided_regex, guided_choice, guided_grammar: the same in vLLM's older form.
     """
 
     model_config = ConfigDict(strict=True, extra="allow")
@@ -75,8 +115,13 @@ class Common(BaseModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     specjax_rounds: bool | None = None
-    max_tokens: Number | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
     response_format: dict[str, Any] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
 
     def options(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """The options for the engine, under the names that ``Options.of`` takes.
@@ -87,21 +132,36 @@ class Common(BaseModel):
         """
         extras = {name: value for name, value in (self.model_extra or {}).items() if value is not None}
         for name in extras:
-            if name in REFUSED and extras[name] not in _NEUTRAL:
+            if name in REFUSED and extras[name] not in (REFUSED[name], []):
                 raise ServeError(400, f"{name} is not supported; leave it out", param=name, code="unsupported_field")
-            if name not in OPTIONS | HARMLESS | REFUSED:
+            if name not in OPTIONS | HARMLESS | REFUSED.keys():
                 raise ServeError(400, f"the field {name} is unknown; leave it out", param=name, code="unknown_field")
         defaults = {name: value for name, value in defaults.items() if name != "max_new_tokens"}
         options = _DEFAULTS | defaults | {name: value for name, value in extras.items() if name in OPTIONS}
         for name in ("max_tokens", "response_format", "seed"):
             if getattr(self, name) is not None:
                 options[name] = getattr(self, name)
-        return {"seed": secrets.randbits(32)} | options
+        return {"seed": secrets.randbits(32)} | options | self._constraints(options)
+
+    def _constraints(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The constraints under vLLM's names, as options.
+
+        Raises RequestError for one that is among ``options`` already.
+        """
+        guided = {own: getattr(self, f"guided_{name}") for name, own in _GUIDED.items()}
+        guided = {own: value for own, value in guided.items() if value is not None}
+        structured = {} if self.structured_outputs is None else self.structured_outputs.options()
+        for own in guided.keys() | structured.keys():
+            given = [each for each in (rename_options(options), guided, structured) if own in each]
+            if len(given) > 1:
+                raise RequestError(f"{own} is given under two names; give one of them")
+        return guided | structured
 
     @property
-    def names_length(self) -> bool:
-        """Whether the request says how many new tokens it wants."""
-        return self.max_tokens is not None or (self.model_extra or {}).get("max_new_tokens") is not None
+    def length(self) -> tuple[str, Any] | None:
+        """The field that says how many new tokens the request wants, and its value; or None."""
+        values = (("max_tokens", self.max_tokens), ("max_new_tokens", (self.model_extra or {}).get("max_new_tokens")))
+        return next((pair for pair in values if pair[1] is not None), None)
 
 
 class CompletionRequest(Common):
@@ -110,7 +170,8 @@ class CompletionRequest(Common):
     Attributes:
       prompt: a text, token ids, or a list of these.
       echo: whether the texts begin with their prompts.
-      logprobs: the number of likeliest tokens whose log-probabilities the answer has.
+      logprobs: the number of likeliest tokens whose log-probabilities the answer has. With ``echo``
+        it has those of the prompt's tokens, too, and ``max_tokens`` may be 0.
     """
 
     prompt: str | list[int] | list[str] | list[list[int]]
@@ -127,78 +188,22 @@ class CompletionRequest(Common):
         return [self.prompt] if one else list(self.prompt)
 
     def options(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
-        if self.echo and self.logprobs is not None:
-            raise ServeError(
-                400, "echo has no log-probabilities of the prompt; leave out echo or logprobs", param="echo"
-            )
+        if self.scores_prompt and self.stream:
+            raise ServeError(400, "echo with logprobs has no stream; leave out one of the three", param="echo")
+        if self.max_tokens == 0 and not self.scores_prompt:
+            message = "max_tokens is 0, which only scores a prompt; add echo and logprobs, or ask for 1 at least"
+            raise ServeError(400, message, param="max_tokens")
         options = super().options(defaults)
-        if not self.names_length:
+        if self.length is None:
             options["max_new_tokens"] = defaults.get("max_new_tokens", 16)  # the protocol's default
+        if self.scores_prompt:
+            options["prompt_logprobs"] = self.logprobs
         return options | ({} if self.logprobs is None else {"logprobs": self.logprobs})
 
-
-class Message(BaseModel):
-    """A turn of a conversation.
-
-    Attributes:
-      role: the speaker.
-      content: the text, or its parts, objects such as {"type": "text", "text": "..."}.
-    """
-
-    model_config = ConfigDict(strict=True, extra="allow")
-    role: str
-    content: str | list[dict[str, Any]]
-
-    def turn(self, number: int) -> dict[str, str]:
-        """The turn with one text.
-
-        Raises ServeError for parts that are no text, and for calls of tools.
-        """
-        name = f"messages[{number}]"
-        extra = {key: value for key, value in (self.model_extra or {}).items() if value not in (None, [])}
-        for key in extra.keys() - {"name"}:
-            raise ServeError(400, f"{name} has {key}, which is not supported; leave it out", param="messages")
-        parts = [{"type": "text", "text": self.content}] if isinstance(self.content, str) else self.content
-        if any(part.get("type") != "text" or not isinstance(part.get("text"), str) for part in parts):
-            raise ServeError(400, f"{name} has a part that is no text; give texts only", param="messages")
-        return {"role": self.role, "content": "".join(part["text"] for part in parts), **extra}
-
-
-class ChatRequest(Common):
-    """The body of ``/v1/chat/completions``.
-
-    Attributes:
-      messages: the conversation.
-      max_completion_tokens: the most new tokens of each text, the newer name of ``max_tokens``.
-      logprobs: whether the answer has log-probabilities.
-      top_logprobs: with ``logprobs``, the number of likeliest tokens at each place.
-    """
-
-    messages: list[Message]
-    max_completion_tokens: Number | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
-
     @property
-    def turns(self) -> list[dict[str, str]]:
-        """The conversation."""
-        return [message.turn(i) for i, message in enumerate(self.messages)]
-
-    def options(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
-        if self.top_logprobs is not None and not self.logprobs:
-            raise ServeError(400, "top_logprobs needs logprobs; set logprobs to true", param="top_logprobs")
-        options = super().options(defaults)
-        if self.max_completion_tokens is not None:
-            if super().names_length:
-                raise ServeError(
-                    400, "max_completion_tokens and max_tokens are one option; give one", param="max_completion_tokens"
-                )
-            options["max_new_tokens"] = self.max_completion_tokens
-        return options | ({"logprobs": self.top_logprobs or 0} if self.logprobs else {})
-
-    @property
-    def names_length(self) -> bool:
-        return super().names_length or self.max_completion_tokens is not None
+    def scores_prompt(self) -> bool:
+        """Whether the answer has the log-probabilities of the prompt's tokens."""
+        return bool(self.echo) and self.logprobs is not None
 
 
 def read_body(kind: type[Body], body: Any) -> Body:

@@ -9,10 +9,11 @@ from starlette.types import Receive, Scope, Send
 
 from ..engine import Handle
 from ..errors import CancelledError
-from .answers import Answer, event
+from .answers import Answer, end_reason, event
 from .errors import error_of
 from .gate import Gate, Job
 from .schema import Common
+from .turns import TurnForm
 
 
 async def while_connected(receive: Receive, work: Awaitable) -> Any:
@@ -54,14 +55,16 @@ class Stream(StreamingResponse):
 
 async def events(answer: Answer, body: Common, job: Job) -> AsyncIterator[bytes]:
     """The events of a stream, up to the mark of its end."""
-    with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-    extra = {"usage": None} if with_usage else {}
+    wanted = body.stream_options
+    with_usage = wanted is not None and bool(wanted.include_usage)
+    always = wanted is not None and bool(wanted.continuous_usage_stats)
+    extra = lambda: {"usage": answer.usage(job.handles) if always else None} if with_usage else {}
     try:
         for i in range(len(job.handles)):
             if answer.chat or answer.echoes[i // answer.samples]:
-                yield event(answer.opening(i) | extra)
+                yield event(answer.opening(i) | extra())
         async for chunk in _chunks(answer, job.handles, bool(body.specjax_rounds)):
-            yield event(chunk | extra)
+            yield event(chunk | extra())
         if with_usage:
             yield event(answer.closing(job.handles))
     except Exception as error:
@@ -75,15 +78,23 @@ async def _chunks(answer: Answer, handles: Sequence[Handle], figures: bool) -> A
     arrived: asyncio.Queue[dict | BaseException | None] = asyncio.Queue()
 
     async def follow(number: int, handle: Handle) -> None:
-        first = 0
+        reader = (answer.chat or TurnForm()).reader()
+        told = 0
+
+        def send(delta: dict, end: str | None = None) -> None:
+            nonlocal told
+            new = slice(told, len(handle.rounds))
+            told = new.stop
+            arrived.put_nowait(answer.chunk(number, delta, handle, new, figures=figures, end=end))
+
         try:
             async for piece in handle:
-                new = slice(first, len(handle.rounds))
-                arrived.put_nowait(answer.chunk(number, piece, handle, new, figures=figures))
-                first = new.stop
+                for delta in reader.feed(piece) or ([{}] if figures else []):
+                    send(delta)
             result = await handle
-            new = slice(first, len(handle.rounds))
-            arrived.put_nowait(answer.chunk(number, "", handle, new, figures=figures, end=result.finish_reason))
+            for delta in reader.end():
+                send(delta)
+            send({}, end_reason(result, reader.has_calls))
             arrived.put_nowait(None)
         except Exception as error:
             arrived.put_nowait(error)

@@ -139,13 +139,12 @@ def test_chat_writes_the_prompt_in_the_template(specjax_main, models):
     assert_one_line(specjax_main(*argv, "--model", models["target"]), "no chat template")
 
 
-def test_a_chat_template_from_a_file_stands_in_for_the_models_own(specjax_main, models, tmp_path):
-    (file := tmp_path / "template.jinja").write_text(
-        "{% for message in messages %}<{{ message['content'] }}>{% endfor %}"
-    )
+def test_a_given_chat_template_stands_in_for_the_models_own(specjax_main, models, tmp_path):
+    template = "{% for message in messages %}<{{ message['content'] }}>{% endfor %}"
+    (file := tmp_path / "template.jinja").write_text(template)
     argv = ("generate", "--prompt", "ab", *PLAIN, "--json", "--chat-template")
-    for model in ("target", "chat"):  # without and with a template of its own
-        code, out, err = specjax_main(*argv, file, "--chat", "--model", models[model])
+    for model, given in (("target", file), ("chat", file), ("chat", template)):  # "chat" has a template of its own
+        code, out, err = specjax_main(*argv, given, "--chat", "--model", models[model])
         assert (code, err) == (0, "")
         assert json.loads(out)["prompt_token_ids"] == byte_tokenizer().encode("<ab>")
     assert_one_line(specjax_main(*argv, file, "--model", models["target"]), "--chat-template is for conversations")

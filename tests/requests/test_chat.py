@@ -1,11 +1,16 @@
 """Conversations through chat templates of two kinds, against prompts written by hand, and one line about what fails."""
 
+from pathlib import Path
+
 import pytest
 from support.chat import CHATML, REASONING, chat_tokenizer, turns
+from transformers import AutoTokenizer
 
+import specjax
 from specjax.errors import RequestError
-from specjax.requests.chat import end_of_turn_ids, render_answers, render_chat
+from specjax.requests.chat import Conversation, end_of_turn_ids, render_answers, render_chat
 
+ZOO = Path(specjax.__file__).parent / "checkpoints/zoo"
 LLAMA3 = """{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m['role'] }}<|end_header_id|>
 
 {{ m['content'] | trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>
@@ -120,3 +125,20 @@ def test_conversations_without_answers_to_learn_get_one_line(template, messages,
     with pytest.raises(RequestError) as error:
         render_answers(chat_tokenizer(template), messages)
     assert named in str(error.value) and "\n" not in str(error.value)
+
+
+def test_the_embedded_target_has_a_plain_template():
+    """A single turn is the text itself, so the server's page can continue it as a conversation too."""
+    tok = AutoTokenizer.from_pretrained(ZOO / "tiny-python")
+    assert render_chat(tok, turns("def mean(values):")) == tok.encode("def mean(values):")
+    assert tok.decode(render_chat(tok, turns("a = 1", "b = 2", "c = 3"))) == "a = 1\nb = 2\nc = 3"
+
+
+def test_a_conversation_has_its_own_arguments_for_the_template():
+    tok = chat_tokenizer(CHATML + "{{ mood }}")
+    text = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
+    assert Conversation(turns("a", "b")).text(tok) == text + "<|im_start|>assistant\n"
+    assert tok.decode(render_chat(tok, Conversation(turns("a", "b"), dict(continue_final_message=True)))) == text[:-11]
+    assert Conversation(turns("a", "b"), dict(add_generation_prompt=False), {"mood": "!"}).text(tok) == text + "!"
+    with pytest.raises(RequestError, match="'tools' is no variable of a chat template; leave it out"):
+        Conversation(turns("a"), variables={"tools": []}).text(tok)

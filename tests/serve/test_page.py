@@ -105,7 +105,7 @@ def test_stop_ends_the_request_and_frees_its_slot(page, engine):
 def test_errors_are_shown_and_the_next_run_works(page):
     run(page, prompt=PROMPT, length=2000)
     wait_for_end(page)
-    assert "needs" in page.text_content("#error") and page.text_content("#text") == ""
+    assert "too large" in page.text_content("#error") and page.text_content("#text") == ""
     run(page, key="wrong", length=8)
     wait_for_end(page)
     assert "the API key is missing or wrong" in page.text_content("#error")

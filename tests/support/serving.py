@@ -1,5 +1,7 @@
 """A server in a thread."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -30,3 +32,20 @@ def wait_until(condition, seconds: float = 20) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+@contextmanager
+def serving(*flags: str) -> Iterator[str]:
+    """The address of ``specjax serve`` in a process of its own, on any free port."""
+    command = [sys.executable, "-m", "specjax", "serve", "--port", "0", *flags]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        lines = [process.stderr.readline()]
+        while lines[-1] and " is ready at " not in lines[-1]:
+            lines.append(process.stderr.readline())
+        assert lines[-1], "".join(lines)
+        yield lines[-1].split()[-1].removesuffix("/v1")
+    finally:
+        process.terminate()
+        process.wait(30)
