@@ -3,8 +3,11 @@
 The target is the embedded one. It was never trained to call tools, so calls are demanded, which a grammar enforces.
 """
 
-import asyncio
 import json
+import os
+import subprocess
+import sysconfig
+import venv
 from pathlib import Path
 from typing import Literal
 
@@ -14,11 +17,11 @@ import pytest
 from pydantic import BaseModel
 from support.serving import serving
 
-import specjax
-
 pytestmark = pytest.mark.slow
 
-FOLDER = Path(specjax.__file__).parent / "checkpoints/zoo/tiny-python"
+OTHERS = ("langchain-openai>=1", "instructor>=1.7", "openai-agents>=0.10", "lm-eval[api]>=0.4.9", "accelerate>=1")
+"""Clients that want other versions of some packages than those of the tests."""
+
 TEMPLATE = """{% for tool in tools or [] %}{{ tool | tojson }}
 {% endfor %}{% if tools %}Call with <tool_call>.
 {% endif %}{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}{% for call in m['tool_calls'] or [] %}<tool_call>
@@ -62,88 +65,20 @@ def test_openai_parses_structured_outputs_and_tools(client):
     assert last.message.tool_calls[0].function.arguments == message.tool_calls[0].function.arguments
 
 
-def test_langchain_calls_a_tool_and_reads_its_result(url):
-    chat_models = pytest.importorskip("langchain_openai")
-    model = chat_models.ChatOpenAI(
-        model="tiny-python", base_url=f"{url}/v1", api_key="none", temperature=0, max_tokens=60
-    )
-    message = model.bind_tools([Weather], tool_choice="Weather").invoke("How is the weather?")
-    (call,) = message.tool_calls
-    assert call["name"] == "Weather" and Weather(**call["args"])
-    pieces = list(model.bind_tools([Weather], tool_choice="required").stream("How is the weather?"))
-    whole = pieces[0]
-    for piece in pieces[1:]:
-        whole += piece
-    assert [one["name"] for one in whole.tool_calls] and Weather(**whole.tool_calls[0]["args"])
-    history = [
-        ("user", "How is the weather?"),
-        message,
-        {"role": "tool", "tool_call_id": call["id"], "content": "rain"},
-    ]
-    assert isinstance(model.invoke(history).content, str)
-    assert isinstance(model.with_structured_output(Weather).invoke("How is the weather?"), Weather)
-
-
-def test_instructor_fills_a_model(client):
-    instructor = pytest.importorskip("instructor")
-    ask = instructor.from_openai(client).chat.completions.create
-    assert isinstance(ask(model="tiny-python", messages=ASKED, response_model=Weather, max_tokens=60), Weather)
-
-
-def test_an_agent_calls_its_tool(url):
-    agents = pytest.importorskip("agents")
-    agents.set_tracing_disabled(True)
-    seen = []
-
-    @agents.function_tool
-    def weather(city: Literal["Bonn", "Ulm"]) -> str:
-        """The weather of a city."""
-        seen.append(city)
-        return "rain"
-
-    async def run() -> agents.RunResult:
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
-            model = agents.OpenAIChatCompletionsModel(model="tiny-python", openai_client=client)
-            demands = agents.ModelSettings(tool_choice="required", max_tokens=50, parallel_tool_calls=False)
-            agent = agents.Agent("guide", instructions="Be kind.", model=model, tools=[weather], model_settings=demands)
-            return await agents.Runner.run(agent, "How is the weather in Bonn?", max_turns=3)
-
-    result = asyncio.run(run())
-    assert seen and set(seen) <= {"Bonn", "Ulm"} and isinstance(result.final_output, str)
-
-
-def test_lm_eval_scores_as_with_its_own_backend(url, monkeypatch):
-    """Each item's log-likelihood within 1e-3 of that under transformers, and the same greedy texts."""
-    pytest.importorskip("lm_eval")
-    pytest.importorskip("accelerate")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    from lm_eval.api.instance import Instance
-    from lm_eval.models.huggingface import HFLM
-    from lm_eval.models.openai_completions import LocalCompletionsAPI
-
-    # The client keeps a token of its length for the generated one, and another for the window of a rolling score.
-    served = LocalCompletionsAPI(
-        base_url=f"{url}/v1/completions", model="tiny-python", tokenizer=str(FOLDER), max_length=258, batch_size=4,
-        tokenizer_backend="huggingface",
-    )  # fmt: skip
-    own = HFLM(pretrained=str(FOLDER), dtype="float32", device="cpu", max_length=256, batch_size=1)
-    items = lambda kind, *arguments: [Instance(kind, {}, each, i) for i, each in enumerate(arguments)]
-    pairs = [
-        (context, end)
-        for context in ("def mean(values):\n    return", "import", "x = 1\n" * 90 + "y =", "# Größe 🙂\n")
-        for end in (" sum(values) / len(values)", " os", " 'é🙂'")
-    ]
-    options = items("loglikelihood", *pairs)
-    for found, expected in zip(served.loglikelihood(options), own.loglikelihood(options), strict=True):
-        assert found[0] == pytest.approx(expected[0], abs=1e-3) and found[1] == expected[1]
-    texts = items("loglikelihood_rolling", *[(text,) for text in ("import os\n", "def f(x):\n    return x\n" * 60)])
-    rolled = [model.loglikelihood_rolling(texts) for model in (served, own)]
-    assert rolled[0] == pytest.approx(rolled[1], abs=1e-3)
-    settings = {"until": ["\n\n"], "max_gen_toks": 16, "do_sample": False}
-    asked = items("generate_until", *[(text, dict(settings)) for text in ("def mean(values):", "import os\n")])
-    again = items("generate_until", *[(text, dict(settings)) for text in ("def mean(values):", "import os\n")])
-    assert served.generate_until(asked) == own.generate_until(again)
+def test_other_clients(url, tmp_path):
+    """LangChain, instructor, OpenAI's agents and lm-eval, in an environment that falls back on that of the tests."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    find = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    folder = Path(subprocess.run(find, check=True, capture_output=True, text=True).stdout.strip())
+    (folder / "tests.pth").write_text(sysconfig.get_path("purelib"))
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *OTHERS], check=True, timeout=900)
+    file = Path(__file__).with_name("other_clients.py")
+    run = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", file]
+    env = os.environ | {"SPECJAX_URL": url, "PYTHONPATH": str(file.parents[2])}
+    found = subprocess.run(run, env=env, capture_output=True, text=True, timeout=900)
+    assert found.returncode == 0, found.stdout[-4000:]
+    assert "4 passed" in found.stdout
 
 
 def test_the_requests_of_vllms_benchmark(url):
