@@ -156,7 +156,7 @@ def bad_cases(models, tmp_path) -> dict:
             (*good, "--choice", "A", "--min-new-tokens", "2"),
             "min_new_tokens 2 conflicts",
         ),
-        "unknown keyword of a schema": ((*good, "--json-schema", '{"type": "integer", "minimum": 1}'), "minimum"),
+        "unknown keyword of a schema": ((*good, "--json-schema", '{"not": {"type": "integer"}}'), "not"),
         "constraint past end tokens": ((*good, "--regex", "A", "--ignore-eos"), "ignore_eos"),
         "empty stop string": ((*good, "--stop", ""), "stop string"),
         "rule that needs a q": ((*good, "--method", "ngram", "--rule", "block"), "needs drafts sampled"),

@@ -134,8 +134,15 @@ def test_bad_conversations_are_one_line(generator, arguments, named):
 
 
 def test_a_generator_takes_its_target_by_name_and_generate_takes_messages(target):
+    messages = [{"role": "user", "content": "hi"}]
+    assert Generator("tiny-python", "none")(messages=messages, max_new_tokens=4).text
+    own = dict(messages=messages, method="ngram", max_new_tokens=4)
+    assert (
+        generate(target, **own).token_ids == Generator(target, "ngram")(messages=messages, max_new_tokens=4).token_ids
+    )
+    target = LanguageModel(target.model, target.config, byte_tokenizer(target.config.vocab_size), "without a template")
     with pytest.raises(RequestError, match="chat template"):
-        generate("tiny-python", messages=[{"role": "user", "content": "hi"}])
+        generate(target, **own)
 
 
 def test_new_weights_compile_nothing_and_others_are_refused(target):
