@@ -51,6 +51,8 @@ CASES = {
     "cohere": ("cohere", {}),
     "cohere2": ("cohere2", {"num_hidden_layers": 5, "layer_types": None}),
     "phi": ("phi", {}),
+    "ernie4_5": ("ernie4_5", {"use_bias": False}),
+    "hunyuan": ("hunyuan_v1_dense", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
 }  # fmt: skip
 """The configuration of a recorded model, with changes to what a GGUF file can say."""
 

@@ -22,7 +22,7 @@ ARCHITECTURES = {
     "glm4_moe": "glm4moe", "olmo2": "olmo2", "gpt2": "gpt2", "gpt_neox": "gptneox", "starcoder2": "starcoder2",
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gpt_oss": "gpt-oss",
     "smollm3": "smollm3", "granite": "granite", "arcee": "arcee", "seed_oss": "seed_oss", "cohere": "command-r",
-    "cohere2": "cohere2", "phi": "phi2",
+    "cohere2": "cohere2", "phi": "phi2", "ernie4_5": "ernie4_5", "hunyuan_v1_dense": "hunyuan-dense",
 }  # fmt: skip
 
 

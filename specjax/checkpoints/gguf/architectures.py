@@ -245,6 +245,8 @@ ARCHITECTURES = {
     "seed_oss": Architecture(_of("seed_oss"), _seed_oss),
     "command-r": Architecture(_of("cohere"), _cohere),
     "cohere2": Architecture(_of("cohere2"), _cohere),
+    "ernie4_5": Architecture(_of("ernie4_5"), lambda keys: {"use_bias": keys.has("attn_q.bias")}),
+    "hunyuan-dense": Architecture(_of("hunyuan_v1_dense"), _biased),
     "phi2": Architecture(_of("phi")),
 }
 """The supported values of ``general.architecture``."""

@@ -63,7 +63,7 @@ _KINDS = {
     PreTokenizer((_QWEN35,), nfc=True): "qwen35",
     PreTokenizer((_TEKKEN,), whole=True, bos=True): "tekken",
     PreTokenizer((_O200K,)): "gpt-4o llama4 kanana2",
-    PreTokenizer((r"\p{N}{1,3}", _CJK, _DEEPSEEK_V3)): "deepseek-v3",
+    PreTokenizer((r"\p{N}{1,3}", _CJK, _DEEPSEEK_V3)): "deepseek-v3 hunyuan-dense",
     PreTokenizer(("[\r\n]", rf"\s?{_CASED}+", _DEEPSEEK_SIGNS, r"\s+$", _OLD_CJK, r"\p{N}")): "deepseek-llm",
     PreTokenizer(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _OLD_CJK, r"\p{N}")): "deepseek-coder",
 }  # fmt: skip
