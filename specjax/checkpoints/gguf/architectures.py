@@ -196,6 +196,9 @@ def _glm4moe(keys: Keys) -> dict[str, Any]:
 
 
 def _granite(keys: Keys) -> dict[str, Any]:
+    """A file turns rotary positions off with ``rope.scaling.finetuned``, which others ignore."""
+    if keys.get("rope.scaling.finetuned") is False:
+        raise ConfigError(f"{keys.where('rope.scaling.finetuned')} is false; granite needs rotary positions")
     return {
         "attention_bias": keys.has("attn_q.bias"),
         "mlp_bias": keys.has("ffn_gate.bias"),
