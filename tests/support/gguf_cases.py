@@ -13,6 +13,7 @@ GEMMA3 = {
 }
 EXPERTS = {"mlp_only_layers": [], "norm_topk_prob": False, "use_sliding_window": False, "layer_types": None}
 DELTA_RULE = {"layer_types": None, "full_attention_interval": 2}
+FOURTH = {"layer_types": None, "no_rope_layers": None}
 CASES = {
     "llama": ("llama_gqa", {}),
     "llama with biases": ("llama_biases", {}),
@@ -43,6 +44,15 @@ CASES = {
     "deepseek_v3": ("deepseek_v3", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}),
     "deepseek_v3, dense": ("deepseek_v3_dense", {}),
     "gpt_oss": ("gpt_oss", {"swiglu_limit": 7.0, "rope_parameters": YARN | {"truncate": False}}),
+    "smollm3": ("smollm3", {"num_hidden_layers": 5} | FOURTH | {"use_sliding_window": False, "sliding_window": None}),
+    "granite": ("granite", {}),
+    "arcee": ("arcee", {}),
+    "seed_oss": ("seed_oss", {}),
+    "cohere": ("cohere", {}),
+    "cohere2": ("cohere2", {"num_hidden_layers": 5, "layer_types": None}),
+    "phi": ("phi", {}),
+    "ernie4_5": ("ernie4_5", {"use_bias": False}),
+    "hunyuan": ("hunyuan_v1_dense", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
 }  # fmt: skip
 """The configuration of a recorded model, with changes to what a GGUF file can say."""
 

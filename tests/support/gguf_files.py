@@ -21,6 +21,8 @@ ARCHITECTURES = {
     "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3", "glm": "chatglm", "glm4": "glm4",
     "glm4_moe": "glm4moe", "olmo2": "olmo2", "gpt2": "gpt2", "gpt_neox": "gptneox", "starcoder2": "starcoder2",
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gpt_oss": "gpt-oss",
+    "smollm3": "smollm3", "granite": "granite", "arcee": "arcee", "seed_oss": "seed_oss", "cohere": "command-r",
+    "cohere2": "cohere2", "phi": "phi2", "ernie4_5": "ernie4_5", "hunyuan_v1_dense": "hunyuan-dense",
 }  # fmt: skip
 
 
@@ -161,6 +163,11 @@ def add_options(writer: gguf.GGUFWriter, raw: Mapping) -> None:
         "q_lora_rank": writer.add_q_lora_rank,
         "kv_lora_rank": writer.add_kv_lora_rank,
         "full_attention_interval": writer.add_full_attention_interval,
+        "attention_multiplier": writer.add_attention_scale,
+        "embedding_multiplier": writer.add_embedding_scale,
+        "residual_multiplier": writer.add_residual_scale,
+        "logits_scaling": writer.add_logit_scale,
+        "logit_scale": writer.add_logit_scale,
         "linear_conv_kernel_dim": writer.add_ssm_conv_kernel,
         "linear_key_head_dim": writer.add_ssm_state_size,
         "linear_num_key_heads": writer.add_ssm_group_count,
@@ -170,7 +177,7 @@ def add_options(writer: gguf.GGUFWriter, raw: Mapping) -> None:
             add(raw[option])
     if "linear_value_head_dim" in raw:
         writer.add_ssm_inner_size(raw["linear_value_head_dim"] * raw["linear_num_value_heads"])
-    if raw["model_type"] in ("gemma2", "gemma3_text", "gpt_oss", "phi3"):
+    if raw["model_type"] in ("gemma2", "gemma3_text", "gpt_oss", "phi3", "cohere2"):
         writer.add_sliding_window(raw.get("sliding_window") or 0)
     if raw["model_type"] in ("deepseek_v2", "deepseek_v3", "glm4_moe"):
         writer.add_expert_weights_norm(raw["norm_topk_prob"])
@@ -203,7 +210,7 @@ def converted(tensors: Mapping[str, np.ndarray], raw: Mapping) -> dict[str, np.n
 def change(name: str, values: np.ndarray, raw: Mapping) -> np.ndarray:
     """The tensor in the form of a GGUF file."""
     kind, heads = raw["model_type"], raw.get("num_attention_heads") or raw["n_head"]
-    if kind in ("llama", "mixtral") and re.search(r"\.[qk]_proj\.", name):
+    if kind in ("llama", "mixtral", "smollm3", "granite", "arcee") and re.search(r"\.[qk]_proj\.", name):
         heads = heads if ".q_proj" in name else raw.get("num_key_value_heads") or heads
         shape = values.shape
         return values.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)

@@ -195,6 +195,33 @@ def _glm4moe(keys: Keys) -> dict[str, Any]:
     return _grouped(keys) | {"use_qk_norm": keys.has("attn_q_norm.weight")}
 
 
+def _granite(keys: Keys) -> dict[str, Any]:
+    """A file turns rotary positions off with ``rope.scaling.finetuned``, which others ignore."""
+    if keys.get("rope.scaling.finetuned") is False:
+        raise ConfigError(f"{keys.where('rope.scaling.finetuned')} is false; granite needs rotary positions")
+    return {
+        "attention_bias": keys.has("attn_q.bias"),
+        "mlp_bias": keys.has("ffn_gate.bias"),
+        "attention_multiplier": keys.get("attention.scale"),
+        "embedding_multiplier": keys.get("embedding_scale"),
+        "residual_multiplier": keys.get("residual_scale"),
+        "logits_scaling": keys.get("logit_scale"),
+    }
+
+
+def _plain_llama(keys: Keys) -> dict[str, Any]:
+    return {"attention_bias": keys.has("attn_q.bias"), "mlp_bias": keys.has("ffn_up.bias")}
+
+
+def _seed_oss(keys: Keys) -> dict[str, Any]:
+    return _plain_llama(keys) | {"attention_out_bias": keys.has("attn_output.bias")}
+
+
+def _cohere(keys: Keys) -> dict[str, Any]:
+    window = {"sliding_window": keys.get("attention.sliding_window")}
+    return window | {"logit_scale": keys.get("logit_scale"), "attention_bias": keys.has("attn_q.bias")}
+
+
 ARCHITECTURES = {
     "llama": Architecture(lambda keys: "mixtral" if keys.get("expert_count") else "llama", _llama, pairs=True),
     "qwen2": Architecture(_of("qwen2")),
@@ -215,5 +242,14 @@ ARCHITECTURES = {
     "starcoder2": Architecture(_of("starcoder2"), _starcoder2),
     "deepseek2": Architecture(_deepseek_type, _deepseek2),
     "gpt-oss": Architecture(_of("gpt_oss"), _gpt_oss),
+    "smollm3": Architecture(_of("smollm3"), _plain_llama, pairs=True),
+    "granite": Architecture(_of("granite"), _granite, pairs=True),
+    "arcee": Architecture(_of("arcee"), _plain_llama, pairs=True),
+    "seed_oss": Architecture(_of("seed_oss"), _seed_oss),
+    "command-r": Architecture(_of("cohere"), _cohere),
+    "cohere2": Architecture(_of("cohere2"), _cohere),
+    "ernie4_5": Architecture(_of("ernie4_5"), lambda keys: {"use_bias": keys.has("attn_q.bias")}),
+    "hunyuan-dense": Architecture(_of("hunyuan_v1_dense"), _biased),
+    "phi2": Architecture(_of("phi")),
 }
 """The supported values of ``general.architecture``."""

@@ -12,6 +12,7 @@ _WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _CL100K = rf"(?i:{_CONTRACTION})|{_WORD}|\p{{N}}{{1,3}}|{_SIGNS}|{_ENDS}"
 _QWEN2 = rf"(?i:{_CONTRACTION})|{_WORD}|\p{{N}}|{_SIGNS}|{_ENDS}"
+_SEED = rf"(?i:{_CONTRACTION})|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+|{_ENDS}"
 _QWEN35 = (
     rf"(?i:{_CONTRACTION})|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_ENDS}"
 )
@@ -58,10 +59,11 @@ _KINDS = {
     PreTokenizer((_CL100K,)): "dbrx smaug-bpe glm4 chatglm-bpe lfm2",
     _DIGITS: "starcoder refact command-r smollm codeshell exaone",
     PreTokenizer((_QWEN2,), nfc=True): "qwen2 deepseek-r1-qwen stablelm2 megrez",
+    PreTokenizer((_SEED,)): "seed-coder",
     PreTokenizer((_QWEN35,), nfc=True): "qwen35",
     PreTokenizer((_TEKKEN,), whole=True, bos=True): "tekken",
     PreTokenizer((_O200K,)): "gpt-4o llama4 kanana2",
-    PreTokenizer((r"\p{N}{1,3}", _CJK, _DEEPSEEK_V3)): "deepseek-v3",
+    PreTokenizer((r"\p{N}{1,3}", _CJK, _DEEPSEEK_V3)): "deepseek-v3 hunyuan-dense",
     PreTokenizer(("[\r\n]", rf"\s?{_CASED}+", _DEEPSEEK_SIGNS, r"\s+$", _OLD_CJK, r"\p{N}")): "deepseek-llm",
     PreTokenizer(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _OLD_CJK, r"\p{N}")): "deepseek-coder",
 }  # fmt: skip
