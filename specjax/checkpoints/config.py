@@ -115,10 +115,6 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: the configuration is {show(raw)}; it must be an object")
     raw = {name: value for name, value in raw.items() if name != "quantization_config"}
-    if isinstance(raw.get("quantization"), dict):
-        raise ConfigError(
-            f"{where}: the weights are packed for MLX ('quantization'), which is not read; name the original checkpoint"
-        )
     model_type = read_fields(raw, {"model_type": text().optional()}, where)["model_type"]
     if model_type in WITH_TEXT:
         return from_hf(text_options(raw, where), f"{where}: text_config")

@@ -14,7 +14,7 @@ from flax import nnx
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from ..errors import CheckpointError, RequestError
+from ..errors import CheckpointError, ConfigError, RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..models.offload import HOST, to_host
@@ -68,7 +68,10 @@ def load_model(directory: str | Path, placement: Placement | None = None, adapte
     with ExitStack() as stack:
         stored = open_tensors(directory, stack)
         where = config_place(directory)
-        stored = unpack_tensors(stored, read_raw(directory).get("quantization_config"), str(where))
+        raw = read_raw(directory)
+        if isinstance(raw.get("quantization"), dict):
+            raise ConfigError(f"{where}: the weights are packed for MLX and not read; name the original checkpoint")
+        stored = unpack_tensors(stored, raw.get("quantization_config"), str(where))
         config = untie_if_different(config, stored, where)
         tensors = {name: stored[name] for name in tensors_in(config, stored)}
         if adapter is not None:

@@ -58,7 +58,9 @@ def read_request(
         )
     options = rename_options(options)
     only_reads = prompt_logprobs is not None and options.get("max_new_tokens") == 0
-    batch = generator.read_options(prompt, messages=messages, **options | ({"max_new_tokens": 1} if only_reads else {}))
+    if only_reads:
+        options["max_new_tokens"] = 1
+    batch = generator.read_options(prompt, messages=messages, **options)
     if len(batch.prompts) != 1:
         raise RequestError(f"a request has one prompt, not {len(batch.prompts)}; submit each prompt")
     requests = batch.requests

@@ -132,7 +132,6 @@ def test_written_and_read_again(extra):
         (dict(layer_types=["chunked_attention"] * 3), "layer_types"),
         (dict(num_key_value_heads=3), "num_key_value_heads"),
         (dict(torch_dtype="float64"), "float64"),
-        (dict(quantization={"group_size": 64, "bits": 4}), "packed for MLX"),
     ],
 )
 def test_options_that_change_the_maths_are_refused_by_name(extra, named):

@@ -263,6 +263,15 @@ def test_unknown_schemes_and_groups_are_refused_in_one_line(settings, error, wor
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.filterwarnings("ignore::specjax.errors.SpecjaxWarning")
+def test_weights_packed_for_mlx_are_refused_by_name(tmp_path):
+    save_model(MODEL, tmp_path)
+    raw = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(raw | {"quantization": {"group_size": 64, "bits": 4}}))
+    with pytest.raises(ConfigError, match="packed for MLX and not read; name the original checkpoint"):
+        load_model(tmp_path)
+
+
 @pytest.mark.parametrize("settings", [{"quant_method": "gptq", "bits": 4}, {"quant_method": "fp8"}])
 def test_full_weights_that_config_json_calls_packed_are_refused(settings, tmp_path):
     _, full = write(tmp_path, *FORMATS["gptq"][:2])
