@@ -1,4 +1,4 @@
-"""Structured output on the schemas of JSONSchemaBench: what is accepted, and what it costs.
+"""Structured output on the schemas of JSONSchemaBench: the accepted share, and the cost.
 
     python scripts/benchmarks/structured.py schemas.jsonl --model model.gguf
 
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def check_schemas(rows: list[dict], target) -> list[dict]:
-    """Prints what is accepted, and returns the rows with an accepted schema."""
+    """Prints the accepted share, and returns the rows with an accepted schema."""
     size = target.config.vocab_size
     seconds, accepted = [], []
     right = {True: [0, 0], False: [0, 0]}

@@ -134,11 +134,11 @@ def _first_part(repository: str, files: Sequence[str], kind: str) -> Path:
     fit = [file for file in files if re.search(rf"[-._]{re.escape(kind)}(-00001-of-\d{{5}})?\.gguf$", file, re.I)]
     if kind and not fit:
         raise CheckpointError(f"{repository} has no GGUF file with weights of type {shorten(kind)}; name another")
-    found = fit if kind else files
-    if len(found) > 1:
-        types = [re.search(r"[-._]([A-Za-z0-9_]+)(-00001-of-\d{5})?\.gguf$", file) for file in found]
+    chosen = fit if kind else files
+    if len(chosen) > 1:
+        types = [re.search(r"[-._]([A-Za-z0-9_]+)(-00001-of-\d{5})?\.gguf$", file) for file in chosen]
         example = next((match[1] for match in types if match), "Q4_K_M")
         raise CheckpointError(
-            f"{repository} has {len(found)} GGUF files; name the type of the weights, such as {repository}:{example}"
+            f"{repository} has {len(chosen)} GGUF files; name the type of the weights, such as {repository}:{example}"
         )
-    return Path(found[0])
+    return Path(chosen[0])

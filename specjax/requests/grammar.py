@@ -1,4 +1,4 @@
-"""Grammars that the host follows: JSON schemas, Lark grammars, and what is too large for a table.
+"""Grammars on the host: JSON schemas, Lark grammars, and expressions too large for a table.
 
 The library llguidance reads them. Its lexer makes states as a text reaches them, so a grammar takes
 about a millisecond before the first token.

@@ -84,13 +84,13 @@ class RowGrammar:
         """The matcher after ``tokens``, which it reaches by few steps back and forward."""
         shared = min(len(tokens), len(self._consumed))
         differ = np.flatnonzero(tokens[:shared] != self._consumed[:shared])
-        kept = int(differ[0]) if differ.size else shared
+        common = int(differ[0]) if differ.size else shared
         matcher = self._matcher
-        back = len(self._consumed) - kept
+        back = len(self._consumed) - common
         if matcher is None or back and not matcher.rollback(back):
             matcher = self._grammar.start.deep_copy()
-            kept = 0
-        matcher.consume_tokens(tokens[kept:].tolist())
+            common = 0
+        matcher.consume_tokens(tokens[common:].tolist())
         self._matcher = matcher
         self._consumed = tokens
         return matcher

@@ -14,8 +14,8 @@ from .limits import check_limit
 def schema_text(schema: Mapping | str) -> str:
     """A JSON schema as JSON text.
 
-    Raises RequestError for what is no JSON object, for one that is too long or too deep, and for a
-    schema that requires itself without end.
+    Raises RequestError for a value that is no JSON object, for a schema that is too long or too
+    deep, and for a schema that requires itself without end.
     """
     if not isinstance(schema, str):
         try:

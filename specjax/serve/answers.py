@@ -59,7 +59,7 @@ class Answer:
         """A chunk of text ``number``.
 
         Args:
-          delta: what is new of the message, see ``turns``.
+          delta: the new part of the message, see ``turns``.
           new: the rounds of the handle that the chunk tells of.
           figures: whether the chunk has the figures of each round and the texts of its tokens.
           end: the reason why the text has ended, in the last chunk.
