@@ -38,6 +38,8 @@ def count_draws(
 ) -> tuple[dict[str, np.ndarray], float]:
     """How often each continuation came out, by case, and the rate at which drafts were accepted.
 
+    The rate is that of the cases without a grammar: drafts do not know grammars, which reject most of them.
+
     Args:
       rule: a name in ``RULES`` or a function.
       seed: of the draft's random parameters.
@@ -48,12 +50,14 @@ def count_draws(
     draft = draft_of(drafter, seed) if draft is None else draft
     parameters = drafter.parameters(draft, V)
     target, counts, rates = target_of(drafter, kind), [], []
+    rated = np.repeat([not case.grammar for case in CASES.values()], rows)
     for call in range(calls):
         requests = make_batch(call, rows, processors)
         state = prefill(target, parameters, requests, drafter=drafter, chunk=4, dtype="float32")
         state = run(target, parameters, state, jnp.int32(99), drafter=drafter, rule=RULES.get(rule, rule))
         counts.append(count(state, rows))
-        rates.append(float(state.counters.accepted_at.sum() / jnp.maximum(state.counters.drafted.sum(), 1)))
+        accepted, drafted = state.counters.accepted_at[rated].sum(), state.counters.drafted[rated].sum()
+        rates.append(float(accepted / jnp.maximum(drafted, 1)))
     return {name: sum(c[name] for c in counts) for name in CASES}, float(np.mean(rates))
 
 
