@@ -77,12 +77,13 @@ class RowConstraints(struct.PyTreeNode):
 
     Attributes:
       table: the automata, on the device; None if no row has one.
-      find_masks: the function of the host that knows the rows' grammars, see
+      find_masks, find_forced: the functions of the host that know the rows' grammars, see
         ``requests.grammar_masks``; None if no row has one. Static.
     """
 
     table: Automaton | None = None
     find_masks: Callable | None = struct.field(pytree_node=False, default=None)
+    find_forced: Callable | None = struct.field(pytree_node=False, default=None)
 
 
 @jax.jit

@@ -188,6 +188,10 @@ class Adaptive(Chooser):
             wanted = self._best(acceptance, state.counters.calls + 1)  # the row's own rounds
         return AdaptiveState(inner, wanted, acceptance)
 
+    def rest(self, target, draft, state, tree, scored, verdict) -> AdaptiveState:
+        before = state.replace(drafter=state.drafter.inner)
+        return state.drafter.replace(inner=self.drafter.rest(target, draft, before, tree, scored, verdict))
+
     @property
     def _lengths(self) -> tuple[int, ...]:
         """K and its half and quarter; for "ema" also 0, for "confidence" K alone."""

@@ -5,10 +5,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax import lax
 
 from ..core.cache import KVCache
 from ..loop.drafter import Models
-from ..loop.prefill import fill
+from ..loop.prefill import catch_up, fill
 from .parts.inner_loop import InnerLoop
 from .parts.inner_method import InnerMethod
 
@@ -69,6 +70,17 @@ class Cascade(InnerMethod):
         if inner:  # n-grams keep nothing
             inner = inner.replace(cache=inner.cache.cut(jnp.maximum(length - 1, 0)))
         return pending.replace(cache=pending.cache.cut(length), inner=inner)
+
+    def rest(self, target, draft, state, tree, scored, verdict) -> CascadeState:
+        """Both drafts read the tokens of the round."""
+        own = state.drafter
+        n = state.cache.length
+        text = jax.vmap(lax.dynamic_update_slice)(state.tokens, tree.tokens, n[:, None])
+        model, second = _pair(draft)
+        cache = catch_up(model, own.cache, text, n + verdict.length)
+        before = state.replace(drafter=own.inner)
+        inner = self.inner(second).rest(model, second, before, tree, scored, verdict)
+        return own.replace(cache=cache, inner=inner)
 
 
 def _pair(draft) -> tuple:

@@ -87,3 +87,6 @@ class DraftModel(DrawnChain, Member):
     def commit(self, target, draft, state, tree, scored, verdict) -> ReaderState:
         path = jnp.minimum(jnp.arange(self.depth + 1), jnp.maximum(verdict.length - 1, 0)[:, None])
         return _READER.commit(target, draft, state, jnp.minimum(path, self.depth - 1), scored, verdict)
+
+    def rest(self, target, draft, state, tree, scored, verdict):
+        return _READER.rest(target, draft, state, tree, scored, verdict, self.depth)

@@ -45,3 +45,8 @@ class Hydra(Medusa):
         if not self.prefixed:
             return super().commit(target, draft, state, tree, scored, verdict)
         return _READER.commit(target, draft, state, verdict.path, scored, verdict)
+
+    def rest(self, target, draft, state, tree, scored, verdict):
+        if not self.prefixed:
+            return super().rest(target, draft, state, tree, scored, verdict)
+        return _READER.rest(target, draft, state, tree, scored, verdict, self.depth)

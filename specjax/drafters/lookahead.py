@@ -146,6 +146,9 @@ class Lookahead(Drafter):
         window = jnp.where(full[:, None, None], moved, grown)
         return LookaheadState(window, jnp.minimum(filled + 1, self.depth - 1), pool)
 
+    def rest(self, target, draft, state, tree, scored, verdict) -> LookaheadState:
+        return state.drafter
+
     def _propose_row(self, root: jax.Array, state: LookaheadState) -> Tree:
         """The window and the guesses of one row, in this order."""
         node = jnp.arange(self.nodes)

@@ -63,6 +63,12 @@ class Merged(DrawnChain):
             self.member.commit(target, model, state.replace(drafter=own), tree, scored, verdict) for model, own in each
         )
 
+    def rest(self, target, draft, state, tree, scored, verdict):
+        each = zip(draft, state.drafter)
+        return tuple(
+            self.member.rest(target, model, state.replace(drafter=own), tree, scored, verdict) for model, own in each
+        )
+
 
 def merge(root: jax.Array, tokens: jax.Array, q: jax.Array) -> Tree:
     """The union of M chains of D tokens below one root: a tree of 1 + M D nodes, chain after chain.

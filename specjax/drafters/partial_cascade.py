@@ -81,6 +81,12 @@ class PartialCascade(PartialReader, InnerMethod):
             inner = inner.replace(cache=inner.cache.cut(jnp.minimum(inner.cache.length, length)))
         return pending.replace(inner=inner)
 
+    def rest(self, target, draft, state, tree, scored, verdict) -> PartialCascadeState:
+        own = state.drafter
+        model = draft[0] if draft else None
+        before = state.replace(drafter=own.inner)
+        return own.replace(inner=self.inner(model).rest(target, model, before, tree, scored, verdict))
+
 
 class Read(struct.PyTreeNode):
     """A model that has read its next node already.

@@ -175,6 +175,13 @@ class Switch(Drafter):
         acceptance = own.acceptance.update(accepted, jnp.where(unused, 0, tested)).toward_one(unused & self._hopeful)
         return SwitchState(tuple(map(commit_if_ran, indices)), acceptance)
 
+    def rest(self, target, draft, state, tree, scored, verdict) -> SwitchState:
+        own = state.drafter
+        rest = lambda drafter, parameters, member: drafter.rest(
+            target, parameters, state.replace(drafter=member), tree, scored, verdict
+        )
+        return own.replace(members=tuple(map(rest, self.drafters, draft, own.members)))
+
     def _count(self, proposals: dict, i: int, state) -> jax.Array:
         """Int32 [B], the number of tokens that drafter i proposes; the model's chain is full."""
         if i not in proposals:

@@ -16,7 +16,7 @@ from ..core.logit_adjustments import RowConstraints
 from ..errors import RequestError
 from ..parallel import place
 from ..requests.constraint import ENDLESS, Automaton, Constraint
-from ..requests.grammar_masks import RowGrammar, find_masks
+from ..requests.grammar_masks import RowGrammar, follow_grammars
 from ..requests.token_table import join_classes, place_tables
 
 
@@ -104,7 +104,7 @@ class Constraints:
     def _place(self, constraint: Constraint | RowGrammar) -> bool:
         """Whether ``on_device`` has the constraint, which is placed if there is room."""
         if isinstance(constraint, RowGrammar):
-            self.on_device = self.on_device.replace(find_masks=find_masks)
+            self.on_device = follow_grammars(self.on_device)
             return True
         if constraint in self._places:
             self._places.move_to_end(constraint)

@@ -232,7 +232,8 @@ class Programs(CompiledCalls):
         seconds = time.perf_counter() - began - (self.compile_seconds - compiled)
         results = fetch(results)
         if self.session.drafter.chooser:
-            self.session.learn(results.chosen, int(results.context), seconds, bool(results.sampled))
+            all_rounds = int((results.rounds[..., 2] > 0).any(0).sum())
+            self.session.learn(results.chosen, all_rounds, int(results.context), seconds, bool(results.sampled))
         return results.of_rows(rows)
 
     def _advance_all(self, rounds: int, constraints: RowConstraints | None) -> slots.RoundResults:

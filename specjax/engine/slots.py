@@ -23,6 +23,7 @@ from ..core.state import DecodeState, Requests
 from ..errors import RequestError
 from ..loop import decode
 from ..loop.drafter import Drafter
+from ..loop.jump_forward import MOST_FORCED
 from ..loop.prefill import Filled, begin_decoding, fill_chunk, nothing_filled, prefill
 from ..models.base import Model
 from ..parallel import split_rows
@@ -238,7 +239,7 @@ def advance(
     state = _with_constraints(state.replace(round=jnp.zeros_like(state.round), progress=progress), constraints)
     state = decode.run(target, draft, state, rounds, drafter=drafter, rule=rule)
     assert state.progress is not None  # it was recorded
-    places = before[:, None] + jnp.arange(most_rounds * (drafter.depth + 1))
+    places = before[:, None] + jnp.arange(most_rounds * (max(drafter.depth, MOST_FORCED) + 1))
     take = jax.vmap(lambda row, place: jnp.take(row, place, 0, mode="clip"))
     logprobs = jax.tree.map(lambda x: take(x, places), state.logprobs)
     results = RoundResults(

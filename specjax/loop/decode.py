@@ -31,6 +31,7 @@ from ..rules.acceptance import accept as accept_path
 from ..rules.acceptance import seen_options
 from .drafter import Drafter
 from .ending import cut_at_end, has_failed
+from .jump_forward import jump_or, may_jump
 
 
 class Round(struct.PyTreeNode):
@@ -56,13 +57,18 @@ class Round(struct.PyTreeNode):
 def run(target: Model, draft, state: DecodeState, until, *, drafter: Drafter, rule: Callable) -> DecodeState:
     """Runs rounds until all rows are done or ``state.round`` is ``until``. Donate ``state``.
 
-    A method that chooses a shape of drafts for each round chooses here, see ``Chooser``.
+    A method that chooses a shape of drafts for each round chooses here, see ``Chooser``. Rows with
+    grammars may jump forward, see ``jump_or``.
     """
     chooser = drafter.chooser
+    jumps = may_jump(state)
     one_round = partial(step, target, draft, rule=rule)
     is_unfinished = lambda state: jnp.any(~state.done) & (state.round < until)
-    choose = lambda state: chooser.choose_and_run(one_round, target, draft, state, is_unfinished)
-    return lax.while_loop(is_unfinished, choose if chooser else partial(one_round, drafter=drafter), state)
+    repeats = (lambda state: jnp.bool(False)) if jumps else is_unfinished  # each round may be a jump
+    choose = lambda state: chooser.choose_and_run(one_round, target, draft, state, repeats)
+    method_round = choose if chooser else partial(one_round, drafter=drafter)
+    jump = lambda state: jump_or(method_round, partial(step, target, draft), state, drafter=drafter)
+    return lax.while_loop(is_unfinished, jump if jumps else method_round, state)
 
 
 @own_settings()

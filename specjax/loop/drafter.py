@@ -139,6 +139,14 @@ class Drafter:
         """
         return ()
 
+    def rest(self, target: Model, draft, state: DecodeState, tree: Tree, scored: Scored, verdict: Verdict) -> Any:
+        """The method's state after a round that it did not draft; ``tree`` is a chain.
+
+        The arguments are those of ``commit``, and ``state.drafter`` is the state before the round.
+        By default it is the result of ``commit``, for methods that keep nothing of ``propose``.
+        """
+        return self.commit(target, draft, state, tree, scored, verdict)
+
     def computed_layers(self, drafted) -> tuple | None:
         """Results of the target's first layers for the nodes, if ``propose`` has run these layers.
 

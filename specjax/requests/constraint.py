@@ -21,7 +21,7 @@ from ..errors import RequestError
 from .automaton import byte_automaton
 from .characters import distinct_rows
 from .grammar import Grammar, compile_grammar
-from .grammar_masks import RowGrammar, find_masks
+from .grammar_masks import RowGrammar, follow_grammars
 from .limits import MOST_CONSTRAINTS, TooLarge, check_limit
 from .pattern import Either, Pattern, literal, name_regex, read_regex, spell
 from .schema import schema_text
@@ -224,19 +224,20 @@ def check_lengths(constraint: Constraint, least: int, most: int) -> None:
 
 
 def combine_constraints(
-    constraints: Sequence[Constraint | RowGrammar | None],
+    rows: Sequence[Constraint | RowGrammar | None],
 ) -> tuple[RowConstraints | None, np.ndarray, np.ndarray]:
     """The constraints of all rows for the device, or None if no row has one.
 
     The second result is int32 [B], the state in which each row starts in the table: 0 without an
     automaton. The third is int32 [B], the number of each row's grammar: 0 without one.
     """
-    automata = [c if isinstance(c, Constraint) else None for c in constraints]
-    numbers = np.array([c.number if isinstance(c, RowGrammar) else 0 for c in constraints], np.int32)
+    automata = [c if isinstance(c, Constraint) else None for c in rows]
+    numbers = np.array([c.number if isinstance(c, RowGrammar) else 0 for c in rows], np.int32)
     table, start = _join_tables(automata)
     if table is None and not numbers.any():
         return None, start, numbers
-    return RowConstraints(table, find_masks if numbers.any() else None), start, numbers
+    constraints = RowConstraints(table)
+    return follow_grammars(constraints) if numbers.any() else constraints, start, numbers
 
 
 def _join_tables(constraints: Sequence[Constraint | None]) -> tuple[Automaton | None, np.ndarray]:

@@ -1,7 +1,8 @@
-"""The tokens that the grammars of a batch's rows allow, found on the host once a round.
+"""The tokens that the grammars of a batch's rows force and allow, found on the host in each round.
 
-The device calls ``find_masks`` between a round's drafts and their acceptance. The answer depends on
-the arguments alone. What a row remembers of its last call saves time.
+The device calls ``find_forced`` before a round, and ``find_masks`` between its drafts and their
+acceptance. The answers depend on the arguments alone. What a row remembers of its last call saves
+time.
 """
 
 import itertools
@@ -10,6 +11,7 @@ import weakref
 
 import numpy as np
 
+from ..core.logit_adjustments import RowConstraints
 from .grammar import Grammar, short_reason
 
 _numbers = itertools.count(1)
@@ -57,6 +59,17 @@ class RowGrammar:
                 if above is not None and allowed and token not in self._grammar.end_ids:
                     texts[i] = below = np.append(above, nodes[i])
                     self._fill_node(below, masks[i])
+
+    def forced(self, text: np.ndarray) -> list[int]:
+        """The tokens that the grammar forces after ``text`` int32 [L], the new tokens."""
+        with self._lock:
+            if len(text) and int(text[-1]) in self._grammar.end_ids:
+                return []
+            matcher = self._go_to(text)
+            if matcher.is_error():
+                self._matcher = None
+                return []
+            return matcher.compute_ff_tokens()
 
     @staticmethod
     def _depth_first(parent: list[int]) -> list[int]:
@@ -119,3 +132,26 @@ def find_masks(nodes: int, words: int, asked) -> np.ndarray:
             masks[b] = 0
             row.failure = short_reason(error)
     return masks
+
+
+def find_forced(most: int, asked) -> np.ndarray:
+    """Int32 [B, ``most``], the tokens that the grammars force after each text, then -1.
+
+    ``asked``: int32 [B, 3 + T], as that of ``find_masks`` without a tree.
+    """
+    asked = np.asarray(asked)
+    forced = np.full((len(asked), most), -1, np.int32)
+    for b in np.flatnonzero(asked[:, 0]):
+        number, begin, end = asked[b, :3].tolist()
+        row = _rows.get(number)
+        try:
+            tokens = row.forced(asked[b, 3 + begin : 3 + end].copy())[:most] if row else []
+        except Exception:  # ``find_masks`` meets and keeps the failure
+            tokens = []
+        forced[b, : len(tokens)] = tokens
+    return forced
+
+
+def follow_grammars(constraints: RowConstraints) -> RowConstraints:
+    """The constraints of rows of which some have grammars."""
+    return constraints.replace(find_masks=find_masks, find_forced=find_forced)

@@ -143,7 +143,8 @@ class Session:
             left -= chunk
 
     def _advance(self, decoding: Decoding, rounds: int | None) -> None:
-        until = LARGEST if rounds is None else int(fetch(decoding.state.round)) + rounds
+        round_before = int(fetch(decoding.state.round))
+        until = LARGEST if rounds is None else round_before + rounds
         args = (decoding.state, place(np.int32(until), self.mesh, rows=False))
         function = partial(decode.run, drafter=self.drafter, rule=self.rule)
         donated = dict(donate_argnums=2) | ({} if self.mesh is None else dict(out_shardings=shardings(decoding.state)))
@@ -153,12 +154,13 @@ class Session:
         if chooses:
             state = decoding.state
             temperature = state.request.sampling.temperature
-            chosen, length, temperature = fetch((state.counters.chosen, state.length, temperature))
-            self.learn(chosen - before, int(length.max()), seconds, bool((temperature > 0).any()))
+            chosen, length, temperature, round_ = fetch((state.counters.chosen, state.length, temperature, state.round))
+            all_rounds = int(round_) - round_before
+            self.learn(chosen - before, all_rounds, int(length.max()), seconds, bool((temperature > 0).any()))
         decoding.decode_seconds += seconds
         decoding.compile_seconds += compile_seconds
 
-    def learn(self, rounds: np.ndarray, context: int, seconds: float, sampled: bool) -> None:
+    def learn(self, rounds: np.ndarray, all_rounds: int, context: int, seconds: float, sampled: bool) -> None:
         """Tells a method that chooses how long its rounds took.
 
         Every round counts in the row that ends last. Hosts do not learn: their clocks differ, and
@@ -166,11 +168,13 @@ class Session:
 
         Args:
           rounds: the rounds of each of ``Chooser.choices`` in each row, int32 [B, A].
+          all_rounds: the rounds of the batch; others than chosen ones jumped forward.
           context, seconds, sampled: see ``Run``.
         """
         if not several_hosts():
             last = rounds[rounds.sum(1).argmax()]
-            run = Run(last, len(rounds), context, seconds, sampled)
+            share = last.sum() / max(all_rounds, 1)
+            run = Run(last, len(rounds), context, seconds * share, sampled)
             self.parameters = self.drafter.chooser.learn(self.parameters, run)
 
     def update(self, target: LanguageModel) -> None:

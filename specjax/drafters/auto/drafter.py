@@ -207,6 +207,11 @@ class Auto(Chooser):
         acceptance = update_rates(acceptance, own.prepared, tree, verdict, depth=self.depth, is_tree=self._is_tree)
         return AutoState(models, acceptance, jnp.where(own.prepared.near, 0, own.since_near + 1))
 
+    def rest(self, target, draft, state, tree, scored, verdict) -> AutoState:
+        state = self._make_room(target, draft, state)
+        rest = lambda one, own: self._model.rest(target, one, state.replace(drafter=own), scored, verdict)
+        return state.drafter.replace(models=tuple(map(rest, draft.models, state.drafter.models)))
+
     def _make_room(self, target, draft, state):
         """The state before a round, see ``resting``."""
         room = lambda one, own: self._model.make_room(target, one, state.replace(drafter=own))

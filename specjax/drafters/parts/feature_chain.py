@@ -70,3 +70,6 @@ class FeatureChain(DrawnChain):
     def commit(self, target, draft, state, tree, scored, verdict):
         path = jnp.minimum(jnp.arange(self.depth + 1), jnp.maximum(verdict.length - 1, 0)[:, None])
         return self.reader.commit(target, draft, state, jnp.minimum(path, self.depth - 1), scored, verdict)
+
+    def rest(self, target, draft, state, tree, scored, verdict):
+        return self.reader.rest(target, draft, state, tree, scored, verdict, self.depth)

@@ -115,6 +115,19 @@ class FeatureReader:
         features = jnp.take_along_axis(known, jnp.minimum(place, R + P - 1)[..., None], 1)
         return ReaderState(cache, features)
 
+    def rest(self, target: Model, draft, state, tree, scored: Output, verdict, depth: int) -> ReaderState:
+        """Reads the pairs that were not in the cache, and keeps the path's features.
+
+        The path has at most ``depth`` edges.
+        """
+        first = self.begin(target, draft, state, depth)
+        layers = first.rows.layers
+        for module in self.modules(draft, depth)[1:]:
+            first = self.follow(target, module, first, state.root)  # the last rows are not kept
+            layers += first.rows.layers
+        pending = state.drafter.replace(rows=Rows(layers))
+        return self.commit(target, draft, state.replace(drafter=pending), verdict.path, scored, verdict)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Pairs:

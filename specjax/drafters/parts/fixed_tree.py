@@ -85,6 +85,9 @@ class FixedTree(Drawing):
     def commit(self, target, draft, state, tree, scored, verdict):
         return commit_tree(self.reader, target, draft, state, scored, verdict)
 
+    def rest(self, target, draft, state, tree, scored, verdict):
+        return self.reader.rest(target, draft, state, tree, scored, verdict, self.depth)
+
 
 class LevelOrder(NamedTuple):
     """The order in which the N nodes of a topology are read, level by level.

@@ -43,6 +43,9 @@ class GrownDrafter(Drafter):
     def commit(self, target, draft, state, tree, scored, verdict):
         return self.grower.commit(target, draft, state, tree, scored, verdict)
 
+    def rest(self, target, draft, state, tree, scored, verdict):
+        return self.grower.rest(target, draft, state, tree, scored, verdict)
+
 
 @dataclasses.dataclass(frozen=True)
 class HeadDrafter(GrownDrafter):

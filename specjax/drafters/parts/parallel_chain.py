@@ -62,6 +62,9 @@ class OnePass(Drafter):
     def commit(self, target, draft, state, tree, scored, verdict):
         return self.reader.commit(target, draft, state, verdict.path, scored, verdict)
 
+    def rest(self, target, draft, state, tree, scored, verdict):
+        return self.reader.rest(target, draft, state, tree, scored, verdict, self.depth)
+
     def _tree(self, root, scores):
         if self.nodes:
             grow = partial(best_first, nodes=self.nodes, width=self.width)

@@ -84,6 +84,9 @@ class ProbableTree(Drafter):
     def commit(self, target, draft, state, tree, scored, verdict):
         return commit_tree(self.reader, target, draft, state, scored, verdict)
 
+    def rest(self, target, draft, state, tree, scored, verdict):
+        return self.reader.rest(target, draft, state, tree, scored, verdict, self.depth)
+
     def _rerank(self, root, tokens, scores, slot, rank) -> tuple[Tree, jax.Array]:
         """The tree of one row, and ``row_of`` of its nodes, see ``ReaderState``.
 

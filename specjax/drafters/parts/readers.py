@@ -102,6 +102,10 @@ class Reader(Protocol):
         """
         ...
 
+    def rest(self, target: Model, draft, state, tree, scored: Output, verdict, depth: int) -> ReaderState:
+        """See ``Drafter.rest``, for rounds of ``depth`` levels."""
+        ...
+
 
 def commit_tree(reader: Reader, target: Model, draft, state: Any, scored: Output, verdict) -> ReaderState:
     """The reader's state after a verdict on a tree whose ``row_of`` is known."""

@@ -161,6 +161,9 @@ class SelfChain(DrawnChain):
         threshold = 0.9 * confidence.threshold + 0.1 * (confidence.threshold + change)
         return SelfChainState(Confidence(threshold, matched))
 
+    def rest(self, target, draft, state, tree, scored, verdict) -> SelfChainState:
+        return state.drafter
+
 
 def skips_layers(drafter: Drafter) -> bool:
     """Whether the method drafts with some of the target's own layers.

@@ -4,9 +4,10 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from ...core.cache import Rows, commit
-from ...loop.prefill import fill
+from ...loop.prefill import catch_up, fill
 from ...models.base import Model, Output
 from .readers import FirstRows, ReaderState
 
@@ -60,3 +61,11 @@ class TokenReader:
         return ReaderState(
             commit(pending.cache, pending.rows.layers, path, length, valid=state.done | (verdict.length > 0))
         )
+
+    def rest(self, target: Model, draft, state, tree, scored: Output, verdict, depth: int) -> ReaderState:
+        """Reads the tokens that the round emitted, but for the newest two."""
+        n = state.cache.length
+        cache = state.drafter.cache
+        text = jax.vmap(lax.dynamic_update_slice)(state.tokens, tree.tokens, n[:, None])
+        length = jnp.maximum(n + verdict.length - 1, cache.length)
+        return state.drafter.replace(cache=catch_up(draft, cache, text, length))

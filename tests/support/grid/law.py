@@ -17,14 +17,16 @@ from .methods import random_model
 score = jax.jit(scores)
 
 
-def p_values(counts: dict[str, np.ndarray], processed: bool = False, kind: str = "dense") -> dict[str, float]:
+def p_values(
+    counts: dict[str, np.ndarray], processed: bool = False, kind: str = "dense", cases: dict[str, Case] = CASES
+) -> dict[str, float]:
     """The p-value of the counts of each case, and "pooled" that of all cases at once.
 
     ``processed``: the law with the processor ``loop.halve_after_repeat``. ``kind``: the class of the target.
     """
-    laws = {name: law(case, processed, kind) for name, case in CASES.items()}
+    laws = {name: law(case, processed, kind) for name, case in cases.items()}
     pooled = p_value(np.concatenate([*counts.values()]), np.concatenate([*laws.values()]))
-    return {name: p_value(counts[name], laws[name]) for name in CASES} | {"pooled": pooled}
+    return {name: p_value(counts[name], laws[name]) for name in cases} | {"pooled": pooled}
 
 
 def number(continuations: np.ndarray) -> np.ndarray:
@@ -93,7 +95,7 @@ def _can_grow(case: Case, new: tuple[int, ...]) -> bool:
     spell = lambda tokens: "".join(map(str, tokens))
     if new[-1] == case.stop:
         return re.fullmatch(case.grammar, spell(new[:-1])) is not None
-    ways = (more for n in range(3) for more in itertools.product(range(V), repeat=n))
+    ways = (more for n in range(4) for more in itertools.product(range(V), repeat=n))
     return any(re.fullmatch(case.grammar, spell(new + more)) for more in ways if case.stop not in (*new, *more))
 
 

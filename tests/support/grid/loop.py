@@ -15,7 +15,7 @@ from specjax.core.logit_adjustments import RowConstraints
 from specjax.core.sampling import random_keys, sampling_params
 from specjax.loop.drafter import Drafter
 from specjax.requests.grammar import compile_grammar
-from specjax.requests.grammar_masks import RowGrammar, find_masks
+from specjax.requests.grammar_masks import RowGrammar, follow_grammars
 from specjax.rules import RULES
 
 from .cases import CAPACITY, CASES, CONSTRAINT, CONSTRAINT_START, END, LENGTH, STOP_START, STOPS, Case, V
@@ -35,6 +35,7 @@ def count_draws(
     processors: tuple = (),
     draft=None,
     kind: str = "dense",
+    cases: dict[str, Case] = CASES,
 ) -> tuple[dict[str, np.ndarray], float]:
     """How often each continuation came out, by case, and the rate at which drafts were accepted.
 
@@ -46,24 +47,25 @@ def count_draws(
       rows: rows of each case in the batch; the batch is decoded ``calls`` times with different keys.
       draft: by default a random one.
       kind: the class of the target, one of ``methods.TARGETS``.
+      cases: the cases of the batch, by name.
     """
     draft = draft_of(drafter, seed) if draft is None else draft
     parameters = drafter.parameters(draft, V)
     target, counts, rates = target_of(drafter, kind), [], []
-    rated = np.repeat([not case.grammar for case in CASES.values()], rows)
+    rated = np.repeat([not case.grammar for case in cases.values()], rows)
     for call in range(calls):
-        requests = make_batch(call, rows, processors)
+        requests = make_batch(call, rows, processors, cases)
         state = prefill(target, parameters, requests, drafter=drafter, chunk=4, dtype="float32")
         state = run(target, parameters, state, jnp.int32(99), drafter=drafter, rule=RULES.get(rule, rule))
-        counts.append(count(state, rows))
+        counts.append(count(state, rows, cases))
         accepted, drafted = state.counters.accepted_at[rated].sum(), state.counters.drafted[rated].sum()
         rates.append(float(accepted / jnp.maximum(drafted, 1)))
-    return {name: sum(c[name] for c in counts) for name in CASES}, float(np.mean(rates))
+    return {name: sum(c[name] for c in counts) for name in cases}, float(np.mean(rates))
 
 
-def make_batch(seed: int, rows: int, processors: tuple = ()) -> Requests:
+def make_batch(seed: int, rows: int, processors: tuple = (), named: dict[str, Case] = CASES) -> Requests:
     """All cases in one batch, ``rows`` rows of each, one after another."""
-    cases = list(CASES.values())
+    cases = list(named.values())
     repeat = lambda values: np.repeat(np.array(values), rows, axis=0)
     field = lambda name: repeat([getattr(case, name) for case in cases])
     numbers = [f.name for f in dataclasses.fields(Case) if f.type in (float, int) and f.name != "stop"]
@@ -73,9 +75,9 @@ def make_batch(seed: int, rows: int, processors: tuple = ()) -> Requests:
         len(tokens),
         **{name: field(name) for name in numbers},
         bias=np.float32(field("bias")),
-        constraint=RowConstraints(CONSTRAINT, find_masks),
+        constraint=follow_grammars(RowConstraints(CONSTRAINT)),
         start=np.int32(repeat([CONSTRAINT_START[case.language] for case in cases])),
-        grammar=np.array([row.number if row else 0 for row in grammar_rows(rows)], np.int32),
+        grammar=np.array([row.number if row else 0 for row in grammar_rows(tuple(case.grammar for case in cases), rows)], np.int32),
         processors=processors,
     )
     return Requests(
@@ -91,25 +93,22 @@ def make_batch(seed: int, rows: int, processors: tuple = ()) -> Requests:
 
 
 @functools.cache
-def grammar_rows(rows: int) -> list[RowGrammar | None]:
-    """The grammars of a batch's rows. Token i is the digit i, and END is the end of the text."""
+def grammar_rows(grammars: tuple[str, ...], rows: int) -> list[RowGrammar | None]:
+    """The grammars of a batch's rows, ``rows`` of each. Token i is the digit i, and END is the end of the text."""
     letters = {str(i): i for i in range(V) if i != END} | {"<end>": END}
     backend = Tokenizer(models.BPE(letters, []))
     backend.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>")
-    compiled = [
-        compile_grammar(tokenizer, (END,), V, "regex", case.grammar) if case.grammar else None
-        for case in CASES.values()
-    ]
+    compiled = [compile_grammar(tokenizer, (END,), V, "regex", grammar) if grammar else None for grammar in grammars]
     return [one and RowGrammar(one) for one in compiled for _ in range(rows)]
 
 
-def count(state: DecodeState, rows: int) -> dict[str, np.ndarray]:
+def count(state: DecodeState, rows: int, cases: dict[str, Case] = CASES) -> dict[str, np.ndarray]:
     """How often each continuation, by its ``number``, came out in the rows of each case."""
     tokens, lengths, done, failed = map(np.asarray, (state.tokens, state.cache.length, state.done, state.failed))
     assert done.all() and not failed.any()
     counts = {}
-    for i, (name, case) in enumerate(CASES.items()):
+    for i, (name, case) in enumerate(cases.items()):
         own, prompt = slice(i * rows, (i + 1) * rows), len(case.prompt)
         new = tokens[own, prompt : prompt + LENGTH]
         emitted = np.arange(LENGTH) < (lengths[own] + 1 - prompt)[:, None]

@@ -1,0 +1,99 @@
+"""Jump-forward: the tokens that grammars force are the drafts of a round of their own.
+
+Where a grammar allows one token alone, the target accepts it with probability one. A chain of such
+tokens costs one forward and no draft. The target verifies it like any other chain.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..core.conditional import run_if
+from ..core.state import DecodeState
+from ..core.tree import chain
+from ..rules.walks import sample_and_walk
+from .drafter import Drafter
+
+MOST_FORCED = 3
+"""The most forced tokens of a round. Most forced runs are shorter, and each node costs time."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Forced(Drafter):
+    """Proposes forced tokens in place of a method, which rests in this round.
+
+    ``state.drafter`` is a pair: the method's state, and the tokens of ``forced_tokens``.
+    """
+
+    method: Drafter
+
+    @property
+    def depth(self) -> int:
+        return min(MOST_FORCED, self.method.depth or MOST_FORCED)
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return self.method.taps
+
+    def propose(self, target, draft, state, key):
+        own, forced = state.drafter
+        first = lambda value, rest: jnp.concatenate([value[:, None], rest], 1)
+        valid = first(jnp.ones_like(state.done), forced >= 0)
+        return jax.vmap(chain)(first(state.root, jnp.maximum(forced, 0)), None, valid), own
+
+    def commit(self, target, draft, state, tree, scored, verdict):
+        return self.method.rest(target, draft, state, tree, scored, verdict)
+
+
+def may_jump(state: DecodeState) -> bool:
+    """Whether rows may have grammars on the host. A record of rounds holds the method's alone."""
+    constraint = state.request.sampling.constraint
+    return constraint is not None and constraint.find_forced is not None and state.rounds is None
+
+
+def jump_or(method_round: Callable, one_round: Callable, state: DecodeState, *, drafter: Drafter) -> DecodeState:
+    """The state after a round of forced tokens, or after ``method_round(state)``.
+
+    It is a round of forced tokens if these are at least as many, over all rows, as the drafts that
+    a round accepts. A row's accepted drafts of a round are those of its rounds so far, on average,
+    with one accepted draft before the first. Forced tokens do not count as drafts.
+
+    Args:
+      one_round: ``(state, drafter=..., rule=...) -> state``, a round of a method.
+    """
+    forcing = Forced(drafter)
+    forced = forced_tokens(state, forcing.depth)
+    counters = state.counters
+    accepted = (counters.accepted_at.sum(1) + min(drafter.depth, 1)) / (counters.calls + 1)
+    least = jnp.maximum(jnp.where(state.done, 0.0, accepted).sum(), 1.0)
+    has_room = jnp.max(state.length) + forcing.depth < state.tokens.shape[1]
+    jumps = ((forced >= 0).sum().astype(jnp.float32) >= least) & has_room
+
+    def jump(state: DecodeState) -> DecodeState:
+        before = state.replace(drafter=(state.drafter, forced))
+        after = one_round(before, drafter=forcing, rule=sample_and_walk)
+        none = jnp.zeros_like(state.length)
+        return after.replace(
+            from_draft=state.from_draft,
+            counters=counters.add(~state.done, none, none),
+            progress=state.add_progress(none, none, after.length - state.length),
+        )
+
+    state = run_if(jumps, jump, state)
+    return run_if(~jumps, method_round, state)
+
+
+def forced_tokens(state: DecodeState, most: int) -> jax.Array:
+    """Int32 [B, ``most``], the tokens that the rows' grammars force after the root, then -1."""
+    sampling = state.request.sampling
+    grammars = jnp.where(state.done, 0, sampling.grammar)
+    # One array, because each argument of a call of the host takes time.
+    asked = jnp.concatenate([jnp.stack([grammars, state.prompt_length, state.length], 1), state.tokens], 1)
+    result = jax.ShapeDtypeStruct((state.done.size, most), jnp.int32)
+    ask = lambda asked: jax.pure_callback(partial(sampling.constraint.find_forced, most), result, asked)
+    none = lambda asked: jnp.full(result.shape, -1, jnp.int32)
+    return lax.cond(jnp.any(grammars > 0), ask, none, asked)

@@ -1,0 +1,77 @@
+"""Jump-forward: the law of the texts, the rounds that it saves, and the tokens that grammars force."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.grid import METHODS, count_draws, p_values
+from support.grid.cases import END, LENGTH, Case
+from support.grid.loop import make_batch, prefill, run
+from support.grid.methods import draft_of, target_of
+
+from specjax.loop.jump_forward import MOST_FORCED, forced_tokens
+from specjax.rules import RULES
+
+UNLIKELY = 1e-4
+CASES = {
+    "forced, then free": Case(stop=END, grammar="1(1|2)[012]"),
+    "free, then forced": Case(stop=END, grammar="[12]12"),
+    "forced to its limit": Case(stop=END, grammar="2121"),
+    "forced, then the end": Case(stop=END, grammar="12?", temperature=0.6),
+    "greedy": Case(stop=END, grammar="(1|2)1(12|2)", temperature=0.0),
+    "truncated": Case(stop=END, grammar="1[01]{2}", top_p=0.8, repetition_penalty=1.3),
+}
+FIRST_TIER = ("none", "ngram", "draft_model", "eagle3", "auto")
+
+
+def test_the_first_tier_has_methods_of_each_kind():
+    assert set(FIRST_TIER) <= set(METHODS)
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name in FIRST_TIER else pytest.mark.slow) for name in METHODS]
+)
+def test_texts_have_the_targets_law(method):
+    drafter, rules = METHODS[method]
+    counts, _ = count_draws(drafter, rules[0], seed=1, rows=1_000, cases=CASES)
+    values = p_values(counts, cases=CASES)
+    assert min(values.values()) > UNLIKELY, values
+
+
+def decode(method: str, cases: dict, rows: int = 1):
+    drafter, rules = METHODS[method]
+    target, parameters = target_of(drafter, "dense"), drafter.parameters(draft_of(drafter, 1), 5)
+    state = prefill(target, parameters, make_batch(0, rows, (), cases), drafter=drafter, chunk=4, dtype="float32")
+    return state, run(target, parameters, state, jnp.int32(99), drafter=drafter, rule=RULES[rules[0]])
+
+
+def test_a_forced_text_takes_one_round_of_plain_decoding():
+    _, state = decode("none", {"forced": CASES["forced to its limit"]}, rows=3)
+    assert np.asarray(state.counters.calls).tolist() == [1] * 3
+    assert not np.asarray(state.from_draft).any() and not np.asarray(state.counters.drafted).any()
+
+
+def test_a_few_forced_tokens_do_not_stop_the_drafts_of_the_other_rows():
+    cases = {"forced": CASES["forced to its limit"]} | {f"free {i}": Case() for i in range(4)}
+    _, state = decode("ngram", cases)
+    assert int(state.counters.drafted.sum()) > 0
+    _, alone = decode("ngram", {"forced": CASES["forced to its limit"]})
+    assert int(alone.counters.drafted.sum()) == 0
+
+
+def test_forced_tokens_are_those_that_the_grammar_alone_allows():
+    state, _ = decode("none", CASES)
+    forced = np.asarray(jax.jit(forced_tokens, static_argnames="most")(state, most=4))
+    expected = {"forced, then free": [1], "forced to its limit": [2, 1, 2, 1], "forced, then the end": [1], "truncated": [1]}
+    for name, tokens in zip(CASES, forced.tolist()):
+        assert tokens == (expected.get(name, []) + [-1] * 4)[:4], name
+
+
+def test_no_round_jumps_beyond_the_capacity():
+    """Plain decoding has room for one token beyond the limit, and a jump writes up to MOST_FORCED."""
+    calls = {}
+    for prompt in ((1, 2), (1, 2) * 4):
+        state, after = decode("none", {"": Case(prompt=prompt, stop=END, grammar="[12]12")})
+        assert np.asarray(after.tokens)[0, len(prompt) + 1 : len(prompt) + LENGTH].tolist() == [1, 2]
+        calls[state.tokens.shape[1] - len(prompt) - 1] = int(after.counters.calls[0])
+    assert calls == {9: 2, MOST_FORCED: LENGTH}
