@@ -46,7 +46,7 @@ def best_round(target, draft, prompt: str):
     def play(state):
         propose_key, accept_keys = decode.round_keys(state, drafter.depth + 1)
         tree, drafted = decode.propose(target.model, draft.model, state, propose_key, drafter=drafter)
-        scored = decode.score(target.model, tree, state, drafter.taps, drafter.computed_layers(drafted))
+        scored = decode.score(target.model, tree, state, drafter.taps, drafted)
         p, verdict, failed = decode.accept(target.model, tree, scored, state, accept_keys, rule=rule)
         round = decode.Round(tree, drafted, scored, p, verdict, failed)
         return decode.commit(target.model, draft.model, state, round, drafter=drafter), (tree, verdict)

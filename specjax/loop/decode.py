@@ -58,7 +58,7 @@ def run(target: Model, draft, state: DecodeState, until, *, drafter: Drafter, ru
     """Runs rounds until all rows are done or ``state.round`` is ``until``. Donate ``state``.
 
     A method that chooses a shape of drafts for each round chooses here, see ``Chooser``. Rows with
-    grammars may jump forward, see ``jump_or``.
+    constraints may jump forward, see ``jump_or``.
     """
     chooser = drafter.chooser
     jumps = may_jump(state)
@@ -80,7 +80,7 @@ def step(target: Model, draft, state: DecodeState, *, drafter: Drafter, rule: Ca
     """
     propose_key, accept_keys = round_keys(state, drafter.depth + 1)
     tree, drafted = propose(target, draft, state, propose_key, drafter=drafter)
-    scored = score(target, tree, state, drafter.taps, drafter.computed_layers(drafted))
+    scored = score(target, tree, state, drafter.taps, drafted)
     p, verdict, failed = accept(target, tree, scored, state, accept_keys, rule=rule)
     return commit(target, draft, state, Round(tree, drafted, scored, p, verdict, failed), drafter=drafter)
 
@@ -98,13 +98,14 @@ def propose(target: Model, draft, state: DecodeState, key: jax.Array, *, drafter
 
 @own_settings()
 @jax.named_scope("score")
-def score(target: Model, tree: Tree, state: DecodeState, taps: tuple = (), computed: tuple | None = None) -> Scored:
+def score(target: Model, tree: Tree, state: DecodeState, taps: tuple = (), drafted: Any = None) -> Scored:
     """The target's output, logits included, for every node of a batched tree, leaves [B, N, ...].
 
-    ``computed``: results of the first layers, if the drafter has run them already; see ``Model``.
+    ``drafted``: the drafter's state after ``propose``, which may hold results of the first layers.
     """
     mask = jax.vmap(ancestors)(tree)
     positions = state.cache.length[:, None] + mask.sum(-1) - 1
+    computed = getattr(drafted, "computed", None)
     out = target(split_nodes(tree.tokens), positions, mask, state.cache, taps=taps, computed=computed)
     return Scored(out.hidden, out.rows, out.taps, logits=target.logits(split_nodes(out.hidden)))
 

@@ -128,7 +128,9 @@ class Drafter:
     def propose(self, target: Model, draft, state: DecodeState, key: jax.Array) -> tuple[Tree, Any]:
         """A batched tree below ``state.root``, and the method's state for ``commit``.
 
-        ``commit`` finds that state in ``state.drafter``. ``key``: typed keys [B].
+        ``commit`` finds that state in ``state.drafter``. If the method has run the target's first
+        layers for the nodes, the state has their results in an attribute ``computed``, see
+        ``Model``. ``key``: typed keys [B].
         """
         raise TypeError(f"{type(self).__name__} must define propose")
 
@@ -146,13 +148,6 @@ class Drafter:
         By default it is the result of ``commit``, for methods that keep nothing of ``propose``.
         """
         return self.commit(target, draft, state, tree, scored, verdict)
-
-    def computed_layers(self, drafted) -> tuple | None:
-        """Results of the target's first layers for the nodes, if ``propose`` has run these layers.
-
-        ``drafted`` is the state that ``propose`` returned. ``Model`` describes the results.
-        """
-        return None
 
     @property
     def chooser(self) -> Any:

@@ -1,6 +1,6 @@
-"""Jump-forward: the tokens that grammars force are the drafts of a round of their own.
+"""Jump-forward: the tokens that constraints force are the drafts of a round of their own.
 
-Where a grammar allows one token alone, the target accepts it with probability one. A chain of such
+Where a constraint allows one token alone, the target accepts it with probability one. A chain of such
 tokens costs one forward and no draft. The target verifies it like any other chain.
 """
 
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..core.conditional import run_if
+from ..core.logit_adjustments import Automaton
 from ..core.state import DecodeState
 from ..core.tree import chain
 from ..rules.walks import sample_and_walk
@@ -50,9 +51,8 @@ class Forced(Drafter):
 
 
 def may_jump(state: DecodeState) -> bool:
-    """Whether rows may have grammars on the host. A record of rounds holds the method's alone."""
-    constraint = state.request.sampling.constraint
-    return constraint is not None and constraint.find_forced is not None and state.rounds is None
+    """Whether rows may have constraints. A record of rounds holds the method's alone."""
+    return state.request.sampling.constraint is not None and state.rounds is None
 
 
 def jump_or(method_round: Callable, one_round: Callable, state: DecodeState, *, drafter: Drafter) -> DecodeState:
@@ -88,12 +88,40 @@ def jump_or(method_round: Callable, one_round: Callable, state: DecodeState, *, 
 
 
 def forced_tokens(state: DecodeState, most: int) -> jax.Array:
-    """Int32 [B, ``most``], the tokens that the rows' grammars force after the root, then -1."""
-    sampling = state.request.sampling
-    grammars = jnp.where(state.done, 0, sampling.grammar)
+    """Int32 [B, ``most``], the tokens that the rows' constraints force after the root, then -1."""
+    constraint = state.request.sampling.constraint
+    forced = jnp.full((state.done.size, most), -1, jnp.int32)
+    if constraint.table is not None:
+        forced = _forced_by_table(constraint.table, jnp.where(state.done, 0, state.constraint_state), most)
+    if constraint.find_forced is not None:
+        forced = _forced_by_host(state, forced, constraint.find_forced)
+    return forced
+
+
+def _forced_by_table(automaton: Automaton, states: jax.Array, most: int) -> jax.Array:
+    """The tokens that automata force after ``states`` int32 [B]."""
+    token = jnp.arange(automaton.classes.size, dtype=jnp.int32)
+    classes = jnp.zeros(automaton.next.shape[1], jnp.int32)
+    tokens_of = classes.at[automaton.classes].add(1)
+    token_of = classes.at[automaton.classes].max(token)
+
+    def follow(states, _):
+        """The next states, or 0 from the first place on that has a choice, and the forced tokens."""
+        after = automaton.next[states]
+        is_only = jnp.where(after >= 0, tokens_of, 0).sum(1) == 1
+        only = jnp.argmax(after >= 0, 1)
+        following = jnp.where(is_only, jnp.take_along_axis(after, only[:, None], 1)[:, 0], 0)
+        return following, jnp.where(is_only, token_of[only], -1)
+
+    return lax.scan(follow, states, None, most)[1].T
+
+
+def _forced_by_host(state: DecodeState, otherwise: jax.Array, find_forced: Callable) -> jax.Array:
+    """The tokens that grammars force, and ``otherwise`` [B, F] in rows without a grammar."""
+    grammars = jnp.where(state.done, 0, state.request.sampling.grammar)
     # One array, because each argument of a call of the host takes time.
     asked = jnp.concatenate([jnp.stack([grammars, state.prompt_length, state.length], 1), state.tokens], 1)
-    result = jax.ShapeDtypeStruct((state.done.size, most), jnp.int32)
-    ask = lambda asked: jax.pure_callback(partial(sampling.constraint.find_forced, most), result, asked)
-    none = lambda asked: jnp.full(result.shape, -1, jnp.int32)
-    return lax.cond(jnp.any(grammars > 0), ask, none, asked)
+    result = jax.ShapeDtypeStruct(otherwise.shape, jnp.int32)
+    ask = lambda asked: jax.pure_callback(partial(find_forced, result.shape[1]), result, asked)
+    found = lax.cond(jnp.any(grammars > 0), ask, lambda asked: otherwise, asked)
+    return jnp.where(grammars[:, None] > 0, found, otherwise)

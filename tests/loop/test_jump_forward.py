@@ -1,15 +1,21 @@
 """Jump-forward: the law of the texts, the rounds that it saves, and the tokens that grammars force."""
 
+import dataclasses
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.grid import METHODS, count_draws, p_values
-from support.grid.cases import END, LENGTH, Case
+from support.grid.cases import CONSTRAINT, END, LENGTH, Case
 from support.grid.loop import make_batch, prefill, run
 from support.grid.methods import draft_of, target_of
 
-from specjax.loop.jump_forward import MOST_FORCED, forced_tokens
+from specjax.core.logit_adjustments import RowConstraints
+from specjax.loop.chooser import at_largest_shape
+from specjax.loop.decode import round_keys, step
+from specjax.loop.jump_forward import MOST_FORCED, forced_tokens, jump_or
 from specjax.rules import RULES
 
 UNLIKELY = 1e-4
@@ -59,10 +65,27 @@ def test_a_few_forced_tokens_do_not_stop_the_drafts_of_the_other_rows():
     assert int(alone.counters.drafted.sum()) == 0
 
 
+def test_forced_tokens_are_those_that_a_table_alone_allows():
+    """In the hand-written automaton, state 1 allows token 1 and the end, and state 2 tokens 1 and 2."""
+    table = CONSTRAINT.replace(next=CONSTRAINT.next.at[1, END].set(-1).at[2, 2].set(-1))
+    state, _ = decode("none", CASES)
+    sampling = state.request.sampling.replace(constraint=RowConstraints(table))
+    state = state.replace(
+        request=state.request.replace(sampling=sampling), constraint_state=jnp.array([0, 1, 2, 3, 4, 1], jnp.int32)
+    )
+    forced = jax.jit(forced_tokens, static_argnames="most")(state, most=3).tolist()
+    assert forced == [[-1] * 3, [1, 1, 1], [1, 1, 1], [-1] * 3, [-1] * 3, [1, 1, 1]]
+
+
 def test_forced_tokens_are_those_that_the_grammar_alone_allows():
     state, _ = decode("none", CASES)
     forced = np.asarray(jax.jit(forced_tokens, static_argnames="most")(state, most=4))
-    expected = {"forced, then free": [1], "forced to its limit": [2, 1, 2, 1], "forced, then the end": [1], "truncated": [1]}
+    expected = {
+        "forced, then free": [1],
+        "forced to its limit": [2, 1, 2, 1],
+        "forced, then the end": [1],
+        "truncated": [1],
+    }
     for name, tokens in zip(CASES, forced.tolist()):
         assert tokens == (expected.get(name, []) + [-1] * 4)[:4], name
 
@@ -75,3 +98,37 @@ def test_no_round_jumps_beyond_the_capacity():
         assert np.asarray(after.tokens)[0, len(prompt) + 1 : len(prompt) + LENGTH].tolist() == [1, 2]
         calls[state.tokens.shape[1] - len(prompt) - 1] = int(after.counters.calls[0])
     assert calls == {9: 2, MOST_FORCED: LENGTH}
+
+
+OWN_HISTORY = {"lookahead", "token_recycling"}  # their states hold predictions of earlier rounds
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=() if name in FIRST_TIER else pytest.mark.slow)
+        for name in METHODS
+        if not any(name.startswith(own) for own in OWN_HISTORY)
+    ],
+)
+def test_after_a_jump_a_method_drafts_as_if_the_text_had_been_a_prompt(method):
+    drafter, _ = METHODS[method]
+    one_shape = at_largest_shape(drafter)
+    target, parameters = target_of(drafter, "dense"), drafter.parameters(draft_of(drafter, 1), 5)
+    read = lambda cases: prefill(
+        target, parameters, make_batch(0, 1, (), cases), drafter=drafter, chunk=4, dtype="float32"
+    )
+    before = read({"": dataclasses.replace(CASES["forced, then free"], prompt=(1, 2, 1, 0))})
+    forced = forced_tokens(before, min(MOST_FORCED, drafter.depth or MOST_FORCED))
+    one_round = functools.partial(step, target, parameters)
+    jumped = jump_or(lambda state: state, one_round, before, drafter=drafter)
+    assert int(jumped.length[0]) == 6 and int(forced[0, 0]) == 1
+    text = tuple(np.asarray(jumped.tokens)[0, :6].tolist())
+    fresh = read({"": dataclasses.replace(CASES["forced, then free"], prompt=text)})
+    keys, _ = round_keys(fresh, 1)
+    propose = lambda state: one_shape.propose(target, parameters, state, keys)[0]
+    after, expected = propose(jumped.replace(request=fresh.request)), propose(fresh)
+    np.testing.assert_array_equal(after.tokens, expected.tokens)
+    np.testing.assert_array_equal(after.valid, expected.valid)
+    if expected.q is not None:
+        np.testing.assert_allclose(after.q, expected.q, atol=1e-5)

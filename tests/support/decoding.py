@@ -91,7 +91,7 @@ def judge_round(target, draft, state: DecodeState, drafter: Drafter, rule) -> de
     """A round before its results are written."""
     propose_key, accept_keys = decode.round_keys(state, drafter.depth + 1)
     tree, drafted = decode.propose(target, draft, state, propose_key, drafter=drafter)
-    scored = decode.score(target, tree, state, drafter.taps, drafter.computed_layers(drafted))
+    scored = decode.score(target, tree, state, drafter.taps, drafted)
     return decode.Round(tree, drafted, scored, *decode.accept(target, tree, scored, state, accept_keys, rule=rule))
 
 

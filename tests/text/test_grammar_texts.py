@@ -45,6 +45,19 @@ def test_sampled_texts_are_valid_and_a_new_schema_compiles_nothing(plain):
     assert plain("x = ", json_schema={"type": "null"}).text == "null"
 
 
+@pytest.mark.parametrize(
+    "option", [{"json_schema": {"const": "a longer text that has no choice"}}, {"choices": ["def"]}]
+)
+def test_forced_tokens_save_calls_of_the_target(plain, option):
+    """The text is that of one call a token, in a generator and in an engine beside a free row."""
+    result = plain("x = ", max_new_tokens=40, **option)
+    assert result.stats.target_calls < len(result.token_ids) and result.stats.drafted == 0
+    with Engine(plain.target, "none", slots=2) as engine:
+        handles = [engine.submit("x = ", max_new_tokens=40, **one) for one in (option, {})]
+        texts = [handle.result().text for handle in handles]
+    assert texts == [result.text, plain("x = ", max_new_tokens=40).text]
+
+
 def test_a_length_limit_cuts_the_text(plain):
     result = plain("x = ", json_schema=SCHEMA, max_new_tokens=3)
     assert result.finish_reason == "length" and len(result.token_ids) == 3

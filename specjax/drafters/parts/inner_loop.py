@@ -72,7 +72,7 @@ class InnerLoop(struct.PyTreeNode):
         state = own.replace(request=self.request)
         propose_key, accept_keys = round_keys(state, drafter.depth + 1)
         tree, drafted = propose(model, draft, state, propose_key, drafter=drafter)
-        scored = score(model, tree, state, drafter.taps, drafter.computed_layers(drafted))
+        scored = score(model, tree, state, drafter.taps, drafted)
         p, verdict, failed = accept(model, tree, scored, state, accept_keys, rule=rule)
         on_path = jnp.take_along_axis(p, verdict.path[..., None], 1)
         q = jax.vmap(lax.dynamic_update_slice_in_dim, (0, 0, 0, None))(self.q, on_path, own.cache.length - self.n, 0)

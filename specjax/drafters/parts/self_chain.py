@@ -92,9 +92,6 @@ class SelfChain(DrawnChain):
                     "skipped; keep it, or skip both"
                 )
 
-    def computed_layers(self, drafted: SelfChainState) -> tuple | None:
-        return drafted.computed
-
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> SelfChainState:
         if not self.draft_confidence:
             return SelfChainState()

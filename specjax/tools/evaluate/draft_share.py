@@ -63,7 +63,7 @@ def _record(target, draft, state, drafter, rule, rounds: int):
     def play(state, _):
         propose_key, accept_keys = decode.round_keys(state, drafter.depth + 1)
         tree, drafted = decode.propose(target, draft, state, propose_key, drafter=drafter)
-        scored = decode.score(target, tree, state, drafter.taps, drafter.computed_layers(drafted))
+        scored = decode.score(target, tree, state, drafter.taps, drafted)
         p, verdict, failed = decode.accept(target, tree, scored, state, accept_keys, rule=rule)
         round = decode.Round(tree, drafted, scored, p, verdict, failed)
         inputs = (state.tokens, state.cache.length, state.round, scored, verdict)

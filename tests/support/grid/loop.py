@@ -77,7 +77,9 @@ def make_batch(seed: int, rows: int, processors: tuple = (), named: dict[str, Ca
         bias=np.float32(field("bias")),
         constraint=follow_grammars(RowConstraints(CONSTRAINT)),
         start=np.int32(repeat([CONSTRAINT_START[case.language] for case in cases])),
-        grammar=np.array([row.number if row else 0 for row in grammar_rows(tuple(case.grammar for case in cases), rows)], np.int32),
+        grammar=np.array(
+            [row.number if row else 0 for row in grammar_rows(tuple(case.grammar for case in cases), rows)], np.int32
+        ),
         processors=processors,
     )
     return Requests(
