@@ -1,7 +1,7 @@
 """Jump-forward: the tokens that constraints force are the drafts of a round of their own.
 
-Where a constraint allows one token alone, the target accepts it with probability one. A chain of such
-tokens costs one forward and no draft. The target verifies it like any other chain.
+Where a constraint allows one token alone, the target accepts it with probability one. A chain of
+such tokens costs one forward and no draft. The target verifies it like any other chain.
 """
 
 import dataclasses
@@ -58,9 +58,10 @@ def may_jump(state: DecodeState) -> bool:
 def jump_or(method_round: Callable, one_round: Callable, state: DecodeState, *, drafter: Drafter) -> DecodeState:
     """The state after a round of forced tokens, or after ``method_round(state)``.
 
-    It is a round of forced tokens if these are at least as many, over all rows, as the drafts that
-    a round accepts. A row's accepted drafts of a round are those of its rounds so far, on average,
-    with one accepted draft before the first. Forced tokens do not count as drafts.
+    Use it where ``may_jump``. It is a round of forced tokens if these are at least as many, over
+    all rows, as the drafts that a round accepts. A row's accepted drafts of a round are those of
+    its rounds so far, on average, with one accepted draft before the first. Forced tokens do not
+    count as drafts.
 
     Args:
       one_round: ``(state, drafter=..., rule=...) -> state``, a round of a method.
@@ -90,6 +91,7 @@ def jump_or(method_round: Callable, one_round: Callable, state: DecodeState, *, 
 def forced_tokens(state: DecodeState, most: int) -> jax.Array:
     """Int32 [B, ``most``], the tokens that the rows' constraints force after the root, then -1."""
     constraint = state.request.sampling.constraint
+    assert constraint is not None  # see ``may_jump``
     forced = jnp.full((state.done.size, most), -1, jnp.int32)
     if constraint.table is not None:
         forced = _forced_by_table(constraint.table, jnp.where(state.done, 0, state.constraint_state), most)
@@ -106,7 +108,7 @@ def _forced_by_table(automaton: Automaton, states: jax.Array, most: int) -> jax.
     token_of = classes.at[automaton.classes].max(token)
 
     def follow(states, _):
-        """The next states, or 0 from the first place on that has a choice, and the forced tokens."""
+        """The next states, 0 from the first place with a choice on, and the forced tokens."""
         after = automaton.next[states]
         is_only = jnp.where(after >= 0, tokens_of, 0).sum(1) == 1
         only = jnp.argmax(after >= 0, 1)
@@ -118,7 +120,9 @@ def _forced_by_table(automaton: Automaton, states: jax.Array, most: int) -> jax.
 
 def _forced_by_host(state: DecodeState, otherwise: jax.Array, find_forced: Callable) -> jax.Array:
     """The tokens that grammars force, and ``otherwise`` [B, F] in rows without a grammar."""
-    grammars = jnp.where(state.done, 0, state.request.sampling.grammar)
+    grammar = state.request.sampling.grammar
+    assert grammar is not None  # grammars have numbers
+    grammars = jnp.where(state.done, 0, grammar)
     # One array, because each argument of a call of the host takes time.
     asked = jnp.concatenate([jnp.stack([grammars, state.prompt_length, state.length], 1), state.tokens], 1)
     result = jax.ShapeDtypeStruct(otherwise.shape, jnp.int32)
