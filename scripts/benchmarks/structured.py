@@ -1,11 +1,11 @@
-"""Structured output on the schemas of JSONSchemaBench: the accepted share, and the cost.
+"""Structured output on the schemas of JSONSchemaBench: the accepted share, the cost, and the speed.
 
     python scripts/benchmarks/structured.py schemas.jsonl --model model.gguf
 
 Each line of the file is an object with a "schema" and "tests", of which each has "valid" and "data".
+Writes structured_cpu_speed.json and structured_cpu.md.
 """
 
-import argparse
 import json
 import statistics
 import time
@@ -13,17 +13,25 @@ from pathlib import Path
 
 import jsonschema
 import numpy as np
+from page import Result, arguments, measured, section
 
 import specjax
 from specjax.errors import NumericsError, RequestError
 from specjax.requests.constraint import compile_constraint
 from specjax.requests.grammar import Grammar
+from specjax.tools.evaluate.report import markdown_table
 
 _PROMPT = "Write a JSON object for this schema.\n\n{schema}\n"
+TITLE = "Structured output"
+QUESTION = "Which JSON schemas can be enforced, what does a round cost with one, and what do drafts gain?"
+FOLLOWS = """
+- Every schema that llguidance accepts is enforced, with every method, and greedy texts are those of plain decoding.
+- A schema forces tokens, and forced tokens need no call of their own: plain decoding gains by them, too.
+"""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--model", default="tiny-python")
     parser.add_argument("--draft", help="a draft model, for method draft_model")
@@ -32,19 +40,25 @@ def main() -> None:
     args = parser.parse_args()
     rows = [json.loads(line) for line in args.file.read_text().splitlines()]
     target = specjax.load(args.model)
-    accepted = check_schemas(rows, target)
+    result = Result("structured_cpu", "speed")
+    report = {"conditions": measured(note=f"{Path(args.model).stem}, {target.model.dtype}"), "cost": {}, "texts": {}}
+    accepted, report["schemas"] = check_schemas(rows, target)
+    step = max(len(accepted) // args.texts, 1)
+    plain = None
     for method in ("none", "ngram", *(["draft_model"] if args.draft else []), "auto"):
         draft = args.draft if method in ("draft_model", "auto") else None
         generator = specjax.Generator(target, method, draft)
-        if args.repeats:
-            print(f"{method}: {round_cost(generator, args.repeats)}", flush=True)
-        if args.texts:
-            step = max(len(accepted) // args.texts, 1)
-            print(f"{method}: {decode(generator, accepted[::step][: args.texts])}", flush=True)
+        report["cost"][method] = round_cost(generator, args.repeats)
+        found = decode(generator, accepted[::step][: args.texts])
+        plain = plain or found
+        report["texts"][method] = compare(found, plain)
+        print(method, report["cost"][method], report["texts"][method], flush=True)
+        result.save(report)
+    write_page()
 
 
-def check_schemas(rows: list[dict], target) -> list[dict]:
-    """Prints the accepted share, and returns the rows with an accepted schema."""
+def check_schemas(rows: list[dict], target) -> tuple[list[dict], dict]:
+    """The rows with an accepted schema, and counts of schemas and of their instances."""
     size = target.config.vocab_size
     seconds, accepted = [], []
     right = {True: [0, 0], False: [0, 0]}
@@ -60,12 +74,15 @@ def check_schemas(rows: list[dict], target) -> list[dict]:
             spelled = json.dumps(test["data"], ensure_ascii=False)
             right[test["valid"]][0] += allows(grammar, target.tokenizer, spelled) == test["valid"]
             right[test["valid"]][1] += 1
-    alone = sum(accepted_alone(row["schema"]) for row in rows)
-    print(f"accepted: {len(accepted)} of {len(rows)} schemas; llguidance alone: {alone}")
-    print(f"valid instances accepted: {right[True]}; invalid ones refused: {right[False]}")
     low, high = np.percentile(seconds, [50, 99]) * 1e3
-    print(f"compilation: median {low:.1f} ms, 99 % {high:.1f} ms, longest {max(seconds) * 1e3:.0f} ms", flush=True)
-    return accepted
+    return accepted, {
+        "schemas": len(rows),
+        "accepted": len(accepted),
+        "alone": sum(accepted_alone(row["schema"]) for row in rows),
+        "valid": right[True],
+        "invalid": right[False],
+        "compile_ms": [low, high, max(seconds) * 1e3],
+    }
 
 
 def allows(grammar: Grammar, tokenizer, text: str) -> bool:
@@ -82,8 +99,8 @@ def accepted_alone(schema) -> bool:
     return not LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(json.dumps(schema)))
 
 
-def round_cost(generator, repeats: int) -> str:
-    """The time of a round with a grammar that allows every text, over that without one."""
+def round_cost(generator, repeats: int) -> dict:
+    """Milliseconds of a round without a grammar and with one that allows every text."""
     prompt = [[5, 6, 7, 8] * 8]
     free = dict(max_new_tokens=64, ignore_eos=True)
     bound = dict(max_new_tokens=64, grammar="start: /(?s:.)*/")
@@ -94,32 +111,48 @@ def round_cost(generator, repeats: int) -> str:
 
     times = [(time_of(free), time_of(bound)) for _ in range(repeats + 1)][1:]
     without, within = map(min, zip(*times))
-    ratio = statistics.median(b / a for a, b in times)
-    return f"a round takes {without:.2f} ms, with a grammar {within:.2f} ms (shortest); median ratio {ratio:.3f}"
+    return {"free_ms": without, "grammar_ms": within, "median_ratio": statistics.median(b / a for a, b in times)}
 
 
-def decode(generator, rows: list[dict]) -> str:
-    """Texts for the schemas with and without them: tokens a call, and whether texts are valid."""
-    calls, tokens = [0, 0], [0, 0]
-    ended = valid = failed = 0
+def decode(generator, rows: list[dict]) -> list[dict]:
+    """For each schema, figures of a text without it ("free") and of one with it ("schema")."""
+    found = []
     for row in rows:
         prompt = _PROMPT.format(schema=json.dumps(row["schema"])[:2000])
-        for i, options in enumerate([{}, dict(json_schema=row["schema"])]):
+        figures = {}
+        for name, options in {"free": {}, "schema": dict(json_schema=row["schema"])}.items():
             try:
+                generator(prompt, max_new_tokens=128, **options)  # compiles, and fills caches
                 result = generator(prompt, max_new_tokens=128, **options)
-            except NumericsError:
-                failed += 1
+            except NumericsError as error:
+                figures[name] = {"failed": str(error)}
                 continue
-            calls[i] += result.stats.target_calls
-            tokens[i] += len(result.token_ids)
-        if result.finish_reason == "stop":
-            ended += 1
-            valid += is_valid(result.text, row["schema"])
-    rates = [tokens[i] / max(calls[i], 1) for i in (0, 1)]
-    return (
-        f"{rates[0]:.2f} tokens a call, with the schema {rates[1]:.2f}; of {len(rows)} texts {ended} ended before "
-        f"the limit, {valid} of these are valid; {failed} failed"
-    )
+            figures[name] = {
+                "tokens": len(result.token_ids), "calls": result.stats.target_calls,
+                "seconds": result.stats.decode_seconds, "ids": result.token_ids,
+                "ended": result.finish_reason == "stop", "valid": is_valid(result.text, row["schema"]),
+            }  # fmt: skip
+        found.append(figures)
+    return found
+
+
+def compare(found: list[dict], plain: list[dict]) -> dict:
+    """Tokens a call and the speed over plain decoding, without and with schemas; and what was wrong."""
+    report = {}
+    for name in ("free", "schema"):
+        pairs = [(own[name], base[name]) for own, base in zip(found, plain) if "tokens" in own[name]]
+        per_token = lambda one: one["seconds"] / one["tokens"]
+        report[name] = {
+            "tokens_per_call": sum(own["tokens"] for own, _ in pairs) / sum(own["calls"] for own, _ in pairs),
+            "speed": statistics.geometric_mean(per_token(base) / per_token(own) for own, base in pairs),
+            "equal": sum(own["ids"] == base["ids"] for own, base in pairs),
+            "texts": len(pairs),
+        }
+    bound = [own["schema"] for own in found]
+    report["ended"] = sum(one.get("ended", False) for one in bound)
+    report["valid"] = sum(one.get("ended", False) and one["valid"] for one in bound)
+    report["failed"] = sum("failed" in one for one in bound)
+    return report
 
 
 def is_valid(text: str, schema) -> bool:
@@ -129,6 +162,57 @@ def is_valid(text: str, schema) -> bool:
     except (ValueError, jsonschema.ValidationError):
         return False
     return True
+
+
+def write_page() -> None:
+    """The page from the data of this script and of structured_texts.py."""
+    sections = []
+    speed, texts = (Result("structured_cpu", part) for part in ("speed", "texts"))
+    if report := speed.read():
+        sections.append(section(report["conditions"], _speed_tables(report), "Coverage, cost and speed"))
+    if report := texts.read():
+        sections.append(section(report["conditions"], _text_tables(report), "Texts of every method"))
+    speed.write(TITLE, QUESTION, sections, FOLLOWS)
+
+
+def _speed_tables(report: dict) -> str:
+    of = report["schemas"]
+    rows = []
+    for method, texts in report["texts"].items():
+        cost = report["cost"][method]
+        free, bound = texts["free"], texts["schema"]
+        rows.append([
+            f"`{method}`", f"{cost['free_ms']:.2f}", f"{cost['grammar_ms']:.2f}", f"{cost['median_ratio']:.3f}",
+            f"{free['tokens_per_call']:.2f}", f"{bound['tokens_per_call']:.2f}", f"{free['speed']:.2f}",
+            f"{bound['speed']:.2f}", f"{bound['equal']} of {bound['texts']}", f"{texts['valid']} of {texts['ended']}",
+        ])  # fmt: skip
+    head = [
+        "method", "ms a round", "with a grammar", "median ratio", "tokens a call", "with a schema", "speed over plain",
+        "with a schema", "equal to plain", "valid of ended",
+    ]  # fmt: skip
+    low, high, most = of["compile_ms"]
+    return f"""Of {of["schemas"]} schemas {of["accepted"]} are accepted, and {of["alone"]} by llguidance alone. Of their instances
+{of["valid"][0]} of {of["valid"][1]} valid ones are accepted, and {of["invalid"][0]} of {of["invalid"][1]} invalid ones refused.
+A schema takes {low:.1f} ms (median), {high:.1f} ms (99 %) and at most {most:.0f} ms to compile.
+
+{markdown_table(head, rows)}
+
+A round is the shortest of alternating runs. Each text has at most 128 tokens and was decoded twice, the second time counts."""
+
+
+def _text_tables(report: dict) -> str:
+    greedy = [
+        [f"`{name}`", f"{row['equal']} of {row['texts']}", f"{row['tokens_per_call']:.2f}"]
+        for name, row in report["greedy"].items()
+    ]
+    samples = [[f"`{name}`", row["texts"], row["ended"], row["valid"]] for name, row in report["samples"].items()]
+    return f"""Greedy texts with a schema each, up to 48 tokens, in batches of eight:
+
+{markdown_table(["method", "equal to plain", "tokens a call"], greedy)}
+
+Texts sampled at temperature 1 and top-p 0.95, up to 160 tokens, judged by jsonschema:
+
+{markdown_table(["method", "sampled", "ended before the limit", "valid of these"], samples)}"""
 
 
 if __name__ == "__main__":
