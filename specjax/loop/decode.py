@@ -67,7 +67,7 @@ def run(target: Model, draft, state: DecodeState, until, *, drafter: Drafter, ru
     repeats = (lambda state: jnp.bool(False)) if jumps else is_unfinished  # each round may be a jump
     choose = lambda state: chooser.choose_and_run(one_round, target, draft, state, repeats)
     method_round = choose if chooser else partial(one_round, drafter=drafter)
-    jump = lambda state: jump_or(method_round, partial(step, target, draft), state, drafter=drafter)
+    jump = lambda state: jump_or(method_round, partial(step, target, draft), state, drafter=drafter, rule=rule)
     return lax.while_loop(is_unfinished, jump if jumps else method_round, state)
 
 

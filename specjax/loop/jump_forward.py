@@ -16,29 +16,23 @@ from ..core.conditional import run_if
 from ..core.logit_adjustments import Automaton
 from ..core.state import DecodeState
 from ..core.tree import chain
-from ..rules.walks import sample_and_walk
 from .drafter import Drafter
+from .resting import Resting, may_rest, resting_rule
 
 MOST_FORCED = 3
 """The most forced tokens of a round. Most forced runs are shorter, and each node costs time."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Forced(Drafter):
-    """Proposes forced tokens in place of a method, which rests in this round.
+class Forced(Resting):
+    """Proposes forced tokens in place of a method.
 
     ``state.drafter`` is a pair: the method's state, and the tokens of ``forced_tokens``.
     """
 
-    method: Drafter
-
     @property
     def depth(self) -> int:
         return min(MOST_FORCED, self.method.depth or MOST_FORCED)
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return self.method.taps
 
     def propose(self, target, draft, state, key):
         own, forced = state.drafter
@@ -46,16 +40,15 @@ class Forced(Drafter):
         valid = first(jnp.ones_like(state.done), forced >= 0)
         return jax.vmap(chain)(first(state.root, jnp.maximum(forced, 0)), None, valid), own
 
-    def commit(self, target, draft, state, tree, scored, verdict):
-        return self.method.rest(target, draft, state, tree, scored, verdict)
-
 
 def may_jump(state: DecodeState) -> bool:
     """Whether rows may have constraints. A record of rounds holds the method's alone."""
     return state.request.sampling.constraint is not None and state.rounds is None
 
 
-def jump_or(method_round: Callable, one_round: Callable, state: DecodeState, *, drafter: Drafter) -> DecodeState:
+def jump_or(
+    method_round: Callable, one_round: Callable, state: DecodeState, *, drafter: Drafter, rule: Callable
+) -> DecodeState:
     """The state after a round of forced tokens, or after ``method_round(state)``.
 
     Use it where ``may_jump``. It is a round of forced tokens if these are at least as many, over
@@ -65,6 +58,7 @@ def jump_or(method_round: Callable, one_round: Callable, state: DecodeState, *, 
 
     Args:
       one_round: ``(state, drafter=..., rule=...) -> state``, a round of a method.
+      rule: the method's rule.
     """
     forcing = Forced(drafter)
     forced = forced_tokens(state, forcing.depth)
@@ -72,11 +66,11 @@ def jump_or(method_round: Callable, one_round: Callable, state: DecodeState, *, 
     accepted = (counters.accepted_at.sum(1) + min(drafter.depth, 1)) / (counters.calls + 1)
     least = jnp.maximum(jnp.where(state.done, 0.0, accepted).sum(), 1.0)
     has_room = jnp.max(state.length) + forcing.depth < state.tokens.shape[1]
-    jumps = ((forced >= 0).sum().astype(jnp.float32) >= least) & has_room
+    jumps = ((forced >= 0).sum().astype(jnp.float32) >= least) & has_room & may_rest(rule, state)
 
     def jump(state: DecodeState) -> DecodeState:
         before = state.replace(drafter=(state.drafter, forced))
-        after = one_round(before, drafter=forcing, rule=sample_and_walk)
+        after = one_round(before, drafter=forcing, rule=resting_rule(rule))
         none = jnp.zeros_like(state.length)
         return after.replace(
             from_draft=state.from_draft,

@@ -34,6 +34,8 @@ class Rule:
         tree. A rule that divides by q must name them.
       default_for: the ways of drawing for which "auto" picks the rule.
       lossy: whether the rule changes the target's distribution.
+      plain_if_seeded: whether a row with a seed gets the text of plain decoding, so that its text
+        does not depend on where rounds begin.
       judges_greedy: whether the rule also judges greedy rows, with p at temperature 1. Without it
         greedy rows have a p that is one-hot, and a batch of greedy rows gets the greedy walk.
       reads: the facts that the rule reads besides p, tree and key, each for one row: "greedy"
@@ -50,6 +52,7 @@ class Rule:
     exact_for: tuple[Drawn, ...] | None = None
     default_for: tuple[Drawn, ...] = ()
     lossy: bool = False
+    plain_if_seeded: bool = False
     judges_greedy: bool = False
     reads: tuple[str, ...] = ()
     with_margin: Callable[[float], Callable[..., Verdict]] | None = None

@@ -42,6 +42,7 @@ RULES = (
         walk_if_seeded,
         exact_for=(Drawn.CHAIN, Drawn.CHAIN_OR_CHOSEN),
         default_for=(Drawn.CHAIN_OR_CHOSEN,),
+        plain_if_seeded=True,
         reads=("seeded",),
         apply_rows=walk_rows_if_seeded,
     ),

@@ -36,6 +36,6 @@ def _walk(next_token: jax.Array, tree: Tree) -> Verdict:
 
 
 RULES = (
-    Rule("argmax_walk", argmax_walk),
-    Rule("sample_and_walk", sample_and_walk, default_for=(Drawn.CHOSEN,)),
+    Rule("argmax_walk", argmax_walk, plain_if_seeded=True),
+    Rule("sample_and_walk", sample_and_walk, default_for=(Drawn.CHOSEN,), plain_if_seeded=True),
 )

@@ -13,6 +13,7 @@ from support.grid.loop import make_batch, prefill, run
 from support.grid.methods import draft_of, target_of
 
 from specjax.core.logit_adjustments import RowConstraints
+from specjax.core.sampling import random_keys
 from specjax.loop.chooser import at_largest_shape
 from specjax.loop.decode import round_keys, step
 from specjax.loop.jump_forward import MOST_FORCED, forced_tokens, jump_or
@@ -44,10 +45,14 @@ def test_texts_have_the_targets_law(method):
     assert min(values.values()) > UNLIKELY, values
 
 
-def decode(method: str, cases: dict, rows: int = 1):
+def decode(method: str, cases: dict, rows: int = 1, seeded: bool = False):
     drafter, rules = METHODS[method]
     target, parameters = target_of(drafter, "dense"), drafter.parameters(draft_of(drafter, 1), 5)
-    state = prefill(target, parameters, make_batch(0, rows, (), cases), drafter=drafter, chunk=4, dtype="float32")
+    requests = make_batch(0, rows, (), cases)
+    if seeded:  # the keys of equal rows do not depend on the number of rows
+        keys = random_keys(5, rows)[jnp.arange(len(cases) * rows) % rows]
+        requests = requests.replace(seeded=jnp.ones(len(cases) * rows, bool), keys=keys)
+    state = prefill(target, parameters, requests, drafter=drafter, chunk=4, dtype="float32")
     return state, run(target, parameters, state, jnp.int32(99), drafter=drafter, rule=RULES[rules[0]])
 
 
@@ -112,7 +117,7 @@ OWN_HISTORY = {"lookahead", "token_recycling"}  # their states hold predictions 
     ],
 )
 def test_after_a_jump_a_method_drafts_as_if_the_text_had_been_a_prompt(method):
-    drafter, _ = METHODS[method]
+    drafter, rules = METHODS[method]
     one_shape = at_largest_shape(drafter)
     target, parameters = target_of(drafter, "dense"), drafter.parameters(draft_of(drafter, 1), 5)
     read = lambda cases: prefill(
@@ -121,7 +126,7 @@ def test_after_a_jump_a_method_drafts_as_if_the_text_had_been_a_prompt(method):
     before = read({"": dataclasses.replace(CASES["forced, then free"], prompt=(1, 2, 1, 0))})
     forced = forced_tokens(before, min(MOST_FORCED, drafter.depth or MOST_FORCED))
     one_round = functools.partial(step, target, parameters)
-    jumped = jump_or(lambda state: state, one_round, before, drafter=drafter)
+    jumped = jump_or(lambda state: state, one_round, before, drafter=drafter, rule=RULES[rules[0]])
     assert int(jumped.length[0]) == 6 and int(forced[0, 0]) == 1
     text = tuple(np.asarray(jumped.tokens)[0, :6].tolist())
     fresh = read({"": dataclasses.replace(CASES["forced, then free"], prompt=text)})
@@ -132,3 +137,16 @@ def test_after_a_jump_a_method_drafts_as_if_the_text_had_been_a_prompt(method):
     np.testing.assert_array_equal(after.valid, expected.valid)
     if expected.q is not None:
         np.testing.assert_allclose(after.q, expected.q, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["draft_model", "auto"])
+def test_the_text_of_a_row_with_a_seed_does_not_depend_on_its_neighbours(method):
+    """Block verification draws texts that depend on where rounds begin. The walk draws those of plain decoding."""
+    seeded = Case(stop=END, grammar="[12]{3}|212")
+    alone = {"seeded": seeded}
+    beside = alone | {f"forced {i}": CASES["forced to its limit"] for i in range(3)}
+    texts = []
+    for cases in (alone, beside):
+        _, state = decode(method, cases, rows=20, seeded=True)
+        texts.append(np.asarray(state.tokens)[:20, : 3 + LENGTH].tolist())
+    assert texts[0] == texts[1]
