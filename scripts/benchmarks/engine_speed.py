@@ -22,8 +22,7 @@ from page import Result, arguments, measured, section, with_folder
 
 from specjax import METHODS, Engine, Generator, LanguageModel, SpecjaxError, load
 from specjax.cli.parser import integer
-from specjax.engine import usual_widths
-from specjax.serve.server import warm_up
+from specjax.engine import usual_widths, warm_up
 from specjax.tools.evaluate import held_out_prompts
 from specjax.tools.evaluate.report import markdown_table
 from specjax.tools.tune.auto import batches_up_to, tune_auto

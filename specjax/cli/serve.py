@@ -6,13 +6,16 @@ import os
 import signal
 import sys
 
+import jax
+
 from ..checkpoints.generation_config import GENERATION_CONFIGS
 from ..core.checks import check_extra
-from ..engine import EngineOptions
+from ..engine import EngineOptions, WarmStart, warm_up
 from ..engine.options import BOUNDS
 from ..parallel import is_first_host
 from ..requests.limits import MOST_PROMPTS
 from ..serve.options import ServerOptions, server_engine_options
+from ..text.machine import cache_folder
 from .arguments import CHAT_TEMPLATE, HOSTS, METHOD, MODELS_TOGETHER, check_method, choose_method
 from .drafting import drafting_flags, drafting_options
 from .fields import flag, flags_of
@@ -32,11 +35,14 @@ class Serve:
       host: address to listen on, by default this machine only.
       port: port; 0 is any free one.
       deadline: seconds that accepted requests have after SIGTERM or Ctrl-C.
+      warm_up: "first" answers as soon as plain decoding is compiled, and compiles the method's
+        programs meanwhile; "all" compiles all programs before it answers.
     """
 
     host: str = "127.0.0.1"
     port: int = flag(8000, least=0, most=65535)
     deadline: int = flag(30, least=0, metavar="SECONDS")
+    warm_up: str = flag("first", choices=("first", "all"))
 
 
 _BOUNDS: dict[str, dict] = {name: dict(least=least, most=most) for name, (least, most) in BOUNDS.items()}
@@ -81,21 +87,38 @@ def run(args: argparse.Namespace) -> None:
         return follow(args, drafting)
     bound = server.bind(args.host, args.port)
     with bound:
+        folder = keep_programs()
         engine = make_engine(args, drafting)
         name = args.name or args.model
         key = args.api_key or os.environ.get(KEY) or None
         fields = {field: getattr(args, field) for field in ("generation_config", "queue", "largest_body")}
         options = ServerOptions(name=name, api_key=key, **fields)
-        application = app.make_app(engine, options)
+        warm = WarmStart(engine, lambda line: print(f"specjax: {line}", file=sys.stderr, flush=True))
+        application = app.make_app(engine, options, compiling=lambda: len(warm.waiting))
         with engine:
             with status("compiling"):
-                server.warm_up(engine)
+                warm.begin() if args.warm_up == "first" else warm_up(engine)
             host, port = bound.getsockname()[:2]
             if application.state.sampling:
                 print(describe_sampling(application.state.sampling), file=sys.stderr)
             say = f"specjax: {name} is ready at http://{f'[{host}]' if ':' in host else host}:{port}/v1"
-            ready = lambda: print(say, file=sys.stderr, flush=True)
+            kept = f"specjax: compiled programs are kept in {folder}; a later start takes them from there"
+            ready = lambda: print(say, *filter(None, [folder and kept]), sep="\n", file=sys.stderr, flush=True)
             server.run(application, bound, deadline=args.deadline, ready=ready, end_at_once=end_at_once)
+            warm.end()
+
+
+def keep_programs() -> str | None:
+    """Keeps compiled programs in a folder, by JAX's cache. Returns it, or None for no cache.
+
+    A folder that the user has set stays, and so does a cache that is switched off.
+    """
+    if not jax.config.jax_enable_compilation_cache:
+        return None
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "programs"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    return jax.config.jax_compilation_cache_dir
 
 
 def follow(args: argparse.Namespace, drafting: dict) -> None:

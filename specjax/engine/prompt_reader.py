@@ -54,6 +54,12 @@ class Row:
         self.arrays = slot_arrays(requests, state)
         self.stop_state = 0 if requests.stop_start is None else int(requests.stop_start[0])
 
+    @property
+    def is_seeded(self) -> bool:
+        """Whether the request samples with a seed of its own."""
+        requests = self.handle.batch.requests
+        return requests.seeded is not None and bool(requests.seeded[0] and requests.sampling.temperature[0] > 0)
+
     def find_stop(self, tokens: Sequence[int]) -> int | None:
         """The number of ``tokens``, the newest, up to the end of the first stop string, or None."""
         stops = self.handle.batch.requests.stops

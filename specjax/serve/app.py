@@ -3,6 +3,7 @@
 import dataclasses
 import hmac
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -35,13 +36,16 @@ from .tokens import DetokenizeRequest, TokenizeRequest, describe_tokenizer, deto
 PAGE = Path(__file__).with_name("page.html")
 
 
-def make_app(engine: Engine, options: ServerOptions | None = None, **keywords) -> FastAPI:
+def make_app(
+    engine: Engine, options: ServerOptions | None = None, *, compiling: Callable[[], int] = lambda: 0, **keywords
+) -> FastAPI:
     """The application of a started engine.
 
     Its ``state`` has ``engine``, ``gate``, ``name``, ``sampling``, ``largest_body`` and
     ``metrics``.
 
     Args:
+      compiling: the number of programs that are still compiled, see ``engine.WarmStart``.
       keywords: fields of ``ServerOptions``, which replace those of ``options``.
     """
     options = dataclasses.replace(options or ServerOptions(), **keywords)
@@ -55,7 +59,8 @@ def make_app(engine: Engine, options: ServerOptions | None = None, **keywords) -
     app.state.gate = Gate(engine.slots + options.queue)
     app.state.began = int(time.time())
     app.state.spelling = Spelling(engine.target)
-    app.state.metrics = Metrics(engine, name)
+    app.state.compiling = compiling
+    app.state.metrics = Metrics(engine, name, compiling)
     app.include_router(_routes(options.api_key))
     app.add_api_route("/", show_page, methods=["GET"])
     app.add_api_route("/health", health, methods=["GET"])
@@ -107,12 +112,14 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 async def health(request: Request) -> Response:
     """200 while the server takes requests, else 503.
 
-    It is 503 while the server stops, and when the engine's thread has ended.
+    It is 503 while the server stops, and when the engine's thread has ended. While faster programs
+    are compiled, "compiling" has their number.
     """
     state = request.app.state
     if state.gate.is_stopping or not state.engine.is_started:
         raise ServeError(503, "the server stops and takes no new requests; send them to another server")
-    return JSONResponse({"status": "ok"})
+    compiling = state.compiling()
+    return JSONResponse({"status": "ok"} | ({"compiling": compiling} if compiling else {}))
 
 
 async def show_version() -> Response:

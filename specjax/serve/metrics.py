@@ -4,6 +4,7 @@ They have the names of vLLM, so that its dashboards work.
 """
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,9 +25,10 @@ class Metrics:
 
     Args:
       name: the label ``model_name`` of each figure.
+      compiling: the number of programs that are still compiled.
     """
 
-    def __init__(self, engine: Engine, name: str):
+    def __init__(self, engine: Engine, name: str, compiling: Callable[[], int] = lambda: 0):
         self._registry = CollectorRegistry()
         self._label = name
         counter = partial(self._make, Counter)
@@ -48,6 +50,7 @@ class Metrics:
         self._whole = seconds("e2e_request_latency_seconds", "Seconds from the request to its last token")
         gauge = partial(self._make, Gauge)
         gauge("num_requests_running", "Requests that are read or decoded").set_function(lambda: engine.num_running)
+        gauge("num_programs_compiling", "Programs that are compiled ahead and not ready").set_function(compiling)
         gauge("num_requests_waiting", "Requests that wait for a slot").set_function(lambda: engine.num_waiting)
 
     def _make(self, kind, name: str, about: str, *labels: str, **options) -> Any:

@@ -1,4 +1,4 @@
-"""Runs the application: the port, the warm-up, and a graceful end at a signal."""
+"""Runs the application: the port, and a graceful end at a signal."""
 
 import asyncio
 import signal
@@ -10,8 +10,6 @@ from typing import NoReturn
 import uvicorn
 from fastapi import FastAPI
 
-from ..engine import Engine
-from ..engine.programs import LEAST_CHUNK
 from ..errors import RequestError
 from .gate import Gate
 
@@ -49,20 +47,6 @@ def bind(host: str, port: int) -> socket.socket:
         mend = "another with --port, or another --host"
         raise RequestError(f"port {port} of {host} cannot be used ({reason}); name {mend}") from None
     return bound
-
-
-def warm_up(engine: Engine) -> None:
-    """Compiles the engine's programs: one short request for each size of a prompt's chunk.
-
-    Then the longest of them again, whose beginning is now in the store of prefixes. Rounds with
-    constraints are compiled when the first request asks for them.
-    """
-    room = min(engine.capacity - engine.generator.drafter.depth - 1, engine.target.config.context) - 2
-    sizes = [LEAST_CHUNK << i for i in range(16) if LEAST_CHUNK << i <= min(engine.programs.chunk, room)]
-    prompts = [[i % engine.target.config.vocab_size] * (size + 1) for i, size in enumerate(sizes)]
-    for handle in [engine.submit(prompt, max_new_tokens=1) for prompt in (*prompts, *prompts[:1], *prompts[-1:])]:
-        handle.result()
-    engine.compile_rounds()
 
 
 def run(

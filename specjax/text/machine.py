@@ -2,6 +2,7 @@
 
 import os
 import platform
+from pathlib import Path
 
 import flax
 import jax
@@ -10,6 +11,11 @@ from ..checkpoints.load import LanguageModel
 from ..kernels.cpu import product as product_kernel
 from ..kernels.cpu.processor import matrix_extensions, processor
 from ..models.quantised_weights import scheme_of
+
+
+def cache_folder() -> Path:
+    """The folder for files that a later run of this user need not compute again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specjax"
 
 
 def machine(target: LanguageModel) -> dict:

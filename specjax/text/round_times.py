@@ -25,7 +25,7 @@ from ..drafters.auto.times import Times
 from ..errors import RequestError, SpecjaxWarning
 from ..parallel import mesh_of, several_hosts
 from .drafts import Draft, module_of
-from .machine import machine
+from .machine import cache_folder, machine
 
 _FORMAT = "specjax costs 4"
 
@@ -74,8 +74,7 @@ def default_file(target: LanguageModel, drafts: Sequence[Draft]) -> Path:
     numbers = [described["machine"][name] for name in ("dtype", "quantize")]
     parts = json.dumps([*(described[part] for part in ("mesh", "model", "drafts")), numbers, _FORMAT])
     key = hashlib.sha256(parts.encode()).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return folder / "specjax" / "costs" / f"{key}.json"
+    return cache_folder() / "costs" / f"{key}.json"
 
 
 def describe_difference(record: dict, target: LanguageModel, drafts: Sequence[Draft]) -> str:

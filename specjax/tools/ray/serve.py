@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 
 from ...checkpoints.load import load
 from ...core.checks import pop_fields
-from ...engine import Engine, EngineOptions
+from ...engine import Engine, EngineOptions, warm_up
 from ...errors import HostError
 from ...parallel import make_mesh, parse_mesh
 from ...serve.app import make_app
 from ...serve.options import ServerOptions, server_engine_options
-from ...serve.server import warm_up
 
 try:
     from ray import serve  # pyright: ignore[reportMissingImports]

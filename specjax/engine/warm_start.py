@@ -1,0 +1,99 @@
+"""Compiles an engine's programs in the order of their use, while it answers requests already."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from ..rules.rule import as_rule
+from .engine import Engine
+from .prompt_programs import LEAST_CHUNK, Program
+
+
+class WarmStart:
+    """The programs of a started engine that are compiled ahead.
+
+    ``begin`` compiles what the first request needs: the smallest chunk, and plain rounds. The
+    method's rounds, which take longest, follow in a thread. An engine on a mesh, or with
+    a lossy rule, compiles all of its programs in ``begin``.
+
+    Args:
+      say: takes a line about each program that the thread has compiled.
+
+    Attributes:
+      waiting: the programs that are not compiled yet, in order.
+    """
+
+    def __init__(self, engine: Engine, say: Callable[[str], None] = lambda line: None):
+        self._engine = engine
+        self._say = say
+        self._thread: threading.Thread | None = None
+        self._is_over = False
+        self.waiting: list[Program] = []
+
+    def begin(self) -> None:
+        """Compiles the programs of the first request, and starts the thread for the others."""
+        engine = self._engine
+        programs = engine.programs
+        if programs.session.mesh is not None or as_rule(programs.session.rule).lossy:
+            return warm_up(engine)
+        narrow, *others = programs.widths
+        programs.ready = {("chunk", LEAST_CHUNK), ("plain", narrow)}
+        engine.submit([0, 0], max_new_tokens=1).result()
+        chunks = [("chunk", size) for size in chunk_sizes(engine)[1:]]
+        first = [("rounds", narrow), *(("plain", width) for width in others[-1:])]
+        self.waiting = [*first, *chunks[:1], *(("rounds", width) for width in others[::-1]), *chunks[1:]]
+        self._thread = threading.Thread(target=self._compile_all, name="specjax compiler", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Waits until all programs are compiled."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def end(self) -> None:
+        """Ends the thread after the program that it compiles now."""
+        self._is_over = True
+        self.wait()
+
+    def _compile_all(self) -> None:
+        programs = self._engine.programs
+        while self.waiting and not self._is_over:
+            kind, size = program = self.waiting[0]
+            began = time.perf_counter()
+            try:
+                programs.compile_chunk(size) if kind == "chunk" else programs.compile_rounds(kind, size)
+            except Exception as error:  # a request that needs the program meets the error, too
+                self._say(f"{describe(program)} cannot be compiled: {error}")
+            programs.ready = (programs.ready or set()) | {program}
+            self.waiting = self.waiting[1:]
+            seconds = time.perf_counter() - began
+            self._say(f"compiled {describe(program)} in {seconds:.1f} s; {len(self.waiting)} programs left")
+
+
+def describe(program: Program) -> str:
+    """A program's name for people."""
+    kind, size = program
+    texts = "1 text" if size == 1 else f"{size} texts"
+    names = {"chunk": f"prompts in chunks of {size} tokens", "plain": f"plain rounds of {texts}"}
+    return names.get(kind, f"rounds of {texts}")
+
+
+def chunk_sizes(engine: Engine) -> list[int]:
+    """The sizes of chunks in which the engine may read prompts, ascending."""
+    room = min(engine.capacity - engine.generator.drafter.depth - 1, engine.target.config.context) - 2
+    most = min(engine.programs.chunk, room)
+    return [LEAST_CHUNK << i for i in range(16) if i == 0 or LEAST_CHUNK << i <= most]
+
+
+def warm_up(engine: Engine) -> None:
+    """Compiles all programs of a started engine: one short request for each size of a chunk.
+
+    Then the longest of them again, whose beginning is now in the store of prefixes. Rounds with
+    constraints are compiled when the first request asks for them.
+    """
+    vocab_size = engine.target.config.vocab_size
+    room = min(engine.capacity - engine.generator.drafter.depth - 1, engine.target.config.context) - 2
+    prompts = [[i % vocab_size] * min(size + 1, room + 1) for i, size in enumerate(chunk_sizes(engine))]
+    for handle in [engine.submit(prompt, max_new_tokens=1) for prompt in (*prompts, *prompts[:1], *prompts[-1:])]:
+        handle.result()
+    engine.compile_rounds()
