@@ -1,0 +1,76 @@
+"""An engine that answers while its programs are compiled."""
+
+import threading
+
+import pytest
+from support.engine import facts
+from support.program import count_compilations
+
+from specjax import Engine, Generator
+from specjax.engine import WarmStart
+from specjax.engine.prompt_programs import LEAST_CHUNK
+
+GREEDY = dict(max_new_tokens=24, ignore_eos=True)
+SEEDED = GREEDY | dict(temperature=0.8, seed=5)
+PROMPT = [5, 6, 7, 8] * 4
+LONG = [5, 6, 7, 8] * (LEAST_CHUNK // 2)
+METHODS = {"draft_model": False, "auto": True}
+"""Whether the text of a row with a seed is that of plain decoding."""
+
+
+@pytest.fixture(params=METHODS)
+def started(request, target, draft, monkeypatch):
+    """A started engine whose compiler waits for an event, the event, and a Generator of the same method."""
+    engine = Engine(target, request.param, draft, slots=3, widths=[1], capacity=256)
+    gate = threading.Event()
+    for name in ("compile_rounds", "compile_chunk"):
+        compile_now = getattr(engine.programs, name)
+        monkeypatch.setattr(engine.programs, name, lambda *args, now=compile_now: (gate.wait(300), now(*args)))
+    lines = []
+    with engine:
+        warm = WarmStart(engine, lines.append)
+        warm.begin()
+        yield engine, warm, gate, Generator(target, request.param, draft, capacity=256), lines
+        gate.set()
+        warm.end()
+
+
+def answers(engine: Engine, *requests) -> list:
+    return [handle.result() for handle in [engine.submit(prompt, **options) for prompt, options in requests]]
+
+
+def test_texts_before_and_after_the_methods_programs_are_compiled(started):
+    engine, warm, gate, generator, lines = started
+    requests = [(PROMPT, GREEDY), (LONG, GREEDY)]
+    expected = [generator(prompt, **options) for prompt, options in requests]
+    assert warm.waiting[0] == ("rounds", 1) and not lines
+    early = answers(engine, *requests)
+    assert [r.token_ids for r in early] == [r.token_ids for r in expected]
+    assert all(r.stats.drafted == 0 for r in early)  # the rounds were plain
+    gate.set()
+    warm.wait()
+    assert not warm.waiting and lines[0].startswith("compiled rounds of 1 text in ")
+    late = answers(engine, *requests)
+    assert [facts(r)[:2] for r in late] == [facts(r)[:2] for r in expected]
+    assert any(r.stats.drafted for r in late)
+    assert count_compilations(lambda: answers(engine, *requests)) == 0
+
+
+def test_a_seed_gives_the_same_text_at_any_time(started, request):
+    """Where the text with a seed is not that of plain decoding, the method's rounds are compiled at once."""
+    engine, warm, gate, generator, _ = started
+    expected = generator(PROMPT, **SEEDED).token_ids
+    (early,) = answers(engine, (PROMPT, SEEDED))
+    assert early.token_ids == expected
+    assert (early.stats.drafted == 0) is METHODS[generator.method]
+    gate.set()
+    warm.wait()
+    assert answers(engine, (PROMPT, SEEDED))[0].token_ids == expected
+
+
+def test_a_lossy_rule_never_rests(target, draft):
+    engine = Engine(target, "draft_model", draft, rule="typical", slots=2, capacity=256)
+    with engine:
+        warm = WarmStart(engine)
+        warm.begin()
+    assert not warm.waiting and engine.programs.ready is None
