@@ -132,8 +132,7 @@ class Engine(StepThread):
         if handle.constraint is not None:
             self.constraints.check_size(handle.constraint)
             if not self._is_shared:
-                constraints = self.constraints.prepare(handle.constraint)
-                self.programs.compile_rounds("rounds", self.slots, constraints)
+                self.programs.compile_constrained(self.constraints.prepare(handle.constraint))
         if handle.prompt_top is not None:
             self.programs.scores.compile(slot_arrays(batch.requests, 0), len(handle.prompt) - 1)
         self._scheduler.add(handle, arguments)
@@ -276,8 +275,7 @@ class Engine(StepThread):
         compiled = self.programs.compile_seconds
         running = [row.slot for row in rows]
         constraints = self.constraints.on_device if constrained else None
-        seeded = any(row.is_seeded for row in rows)
-        results = self.programs.advance(self._pace.rounds, running, constraints, seeded)
+        results = self.programs.advance(self._pace.rounds, running, constraints, any(row.is_seeded for row in rows))
         num_rounds = int((results.rounds[..., 2].max(0) > 0).sum())
         if compiled == self.programs.compile_seconds and num_rounds:
             self._pace.add_rounds(num_rounds, time.perf_counter() - began)

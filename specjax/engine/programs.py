@@ -1,5 +1,6 @@
 """The compiled programs of an engine, and the state of its slots."""
 
+import threading
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -68,6 +69,8 @@ class Programs(PromptPrograms):
         self.most_rounds = most_rounds
         self.widths = *widths, count
         self._static: dict[str, Any] = dict(drafter=session.drafter, dtype=self._dtype, logprobs=logprobs)
+        self._widening = threading.Lock()
+        self._constrained: dict[Any, frozenset[int]] = {}  # the widths of compiled rounds, by the kind of constraints
         self._whole = None if session.mesh is None else NamedSharding(session.mesh, PartitionSpec())
         with use_mesh(session.mesh):
             self._axes = slots.find_row_axes(*self._models, blank, chunk=LEAST_CHUNK, **self._static)
@@ -132,18 +135,15 @@ class Programs(PromptPrograms):
 
         Returns the results of the slots ``running``, on the host.
 
-        The rounds compute all slots, or the smallest of ``widths`` that suffices for ``running``
-        and is ready.
+        The rounds compute the smallest of ``widths`` that suffices for ``running`` and is ready, or
+        all slots.
 
         Args:
           running: the slots whose rows have not ended.
-          constraints: the rows' constraints; None if no row has one. All slots are computed with
-            them.
+          constraints: the rows' constraints; None if no row has one.
           seeded: whether a row samples with a seed, see ``resting.may_rest``.
         """
-        kind, width = "rounds", self.count
-        if constraints is None:
-            kind, width = self._choose_rounds(len(running), seeded)
+        kind, width = self._choose_rounds(len(running), seeded, constraints)
         compiled = self.compile_seconds
         began = time.perf_counter()
         if width == self.count:
@@ -151,7 +151,7 @@ class Programs(PromptPrograms):
             rows = running
         else:
             some = self._copies.choose(running, width, self.count)
-            results = self._advance_some(kind, rounds, some)
+            results = self._advance_some(kind, rounds, some, constraints)
             rows = [some.index(slot) for slot in running]
         seconds = time.perf_counter() - began - (self.compile_seconds - compiled)
         results = fetch(results)
@@ -160,9 +160,12 @@ class Programs(PromptPrograms):
             self.session.learn(results.chosen, all_rounds, int(results.context), seconds, bool(results.sampled))
         return results.of_rows(rows)
 
-    def _choose_rounds(self, running: int, seeded: bool) -> Program:
+    def _choose_rounds(self, running: int, seeded: bool, constraints: RowConstraints | None) -> Program:
         """The program of the next rounds: the narrowest that is ready, of two the method's own."""
         widths = [width for width in self.widths if width >= running]
+        if constraints is not None:
+            ready = self._constrained.get(jax.tree.structure(constraints), ())
+            return "rounds", min(filter(widths.__contains__, ready), default=self.count)
         rests = self.ready is not None and (as_rule(self.session.rule).plain_if_seeded or not seeded)
         kinds = ("rounds", "plain") if rests else ("rounds",)
         programs = [(kind, width) for width in widths for kind in kinds]
@@ -176,7 +179,9 @@ class Programs(PromptPrograms):
         self._copies.forget_all()
         return results
 
-    def _advance_some(self, kind: str, rounds: int, some: list[int]) -> slots.RoundResults:
+    def _advance_some(
+        self, kind: str, rounds: int, some: list[int], constraints: RowConstraints | None
+    ) -> slots.RoundResults:
         """Runs rounds of the slots ``some``, in a state of so many rows.
 
         The results have their rows.
@@ -185,6 +190,7 @@ class Programs(PromptPrograms):
         self._widen(width)
         known = np.array(self._copies.are_known(some))
         args = self._state, self._narrow[width], np.array(some, np.int32), known, np.int32(rounds)
+        args += () if constraints is None else (constraints,)
         function = partial(row_subset.advance, axes=self._axes, **self._rounds_static(kind))
         (self._state, self._narrow[width]), results = self._call(
             function, args, self._modules, ("narrow", kind), donate_argnums=(2, 3)
@@ -193,20 +199,33 @@ class Programs(PromptPrograms):
         return results
 
     def _widen(self, width: int) -> None:
-        """Makes the narrow state of so many rows, if there is none."""
-        if width not in self._narrow:
-            self._narrow[width] = self._repeat(self._begin_row(self._blank, self.begin_reading()), width)
+        """Makes the narrow state of so many rows, if there is none. Any thread may call this."""
+        with self._widening:
+            if width not in self._narrow:
+                self._narrow[width] = self._repeat(self._begin_row(self._blank, self.begin_reading()), width)
 
     def compile_rounds(self, kind: str, width: int, constraints: RowConstraints | None = None) -> None:
         """Compiles a program of rounds, if it is not. Any thread may call this."""
+        self._compile_rounds(kind, width, constraints)
+        if constraints is not None:
+            structure = jax.tree.structure(constraints)
+            self._constrained[structure] = self._constrained.get(structure, frozenset()) | {width}
+
+    def compile_constrained(self, constraints: RowConstraints) -> None:
+        """Compiles rounds of all slots with such constraints, if they are not. For any thread."""
+        if self.count not in self._constrained.get(jax.tree.structure(constraints), ()):
+            self.compile_rounds("rounds", self.count, constraints)
+
+    def _compile_rounds(self, kind: str, width: int, constraints: RowConstraints | None) -> None:
         rounds = np.int32(0)
+        further = () if constraints is None else (constraints,)
         if width < self.count:
             self._widen(width)
             some = np.zeros(width, np.int32)
-            args = self._state, self._narrow[width], some, np.zeros(width, bool), rounds
+            args = self._state, self._narrow[width], some, np.zeros(width, bool), rounds, *further
             function = partial(row_subset.advance, axes=self._axes, **self._rounds_static(kind))
             return self._compile_ahead(function, args, ("narrow", kind), dict(donate_argnums=(2, 3)))
-        args = self._state, rounds, *([] if constraints is None else [constraints])
+        args = self._state, rounds, *further
         function = partial(slots.advance, **self._rounds_static(kind))
         self._compile_ahead(function, args, (kind,), self._rounds_options)
 

@@ -16,7 +16,7 @@ from .compiled_calls import CompiledCalls
 from .prefix_blocks import BLOCK, Block
 
 Program = tuple[str, int]
-"""A program that is compiled ahead: "rounds" or "plain" and a width, or "chunk" and a size."""
+"""A program that is compiled ahead: "rounds", "plain" or "grammar" and a width, or "chunk" and a size."""
 
 LEAST_CHUNK = BLOCK
 """The fewest tokens of a prompt that one forward reads. Programs for fewer cost as much time."""

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..core.cache import KVCache, is_cache
+from ..core.logit_adjustments import RowConstraints
 from ..core.recurrence import State
 from ..core.state import DecodeState
 from ..models.base import Model
@@ -29,6 +30,7 @@ def advance(
     some: jax.Array,
     known: jax.Array,
     rounds: jax.Array,
+    constraints: RowConstraints | None = None,
     *,
     axes: DecodeState,
     **static,
@@ -41,6 +43,7 @@ def advance(
       narrow: a state of w rows.
       some: int32 [w], each slot once.
       known: bool [w], whether the row of ``narrow`` has the keys and values of the slot already.
+      constraints: see ``slots.advance``.
     """
 
     def copy(i, narrow):
@@ -48,7 +51,7 @@ def advance(
 
     narrow = lax.fori_loop(0, some.size, copy, narrow)
     before = narrow.cache.held
-    narrow, results = slots.advance(target, draft, narrow, rounds, **static)
+    narrow, results = slots.advance(target, draft, narrow, rounds, constraints, **static)
 
     def copy_back(i, state):
         # The target's cache only grows. A draft's may also lose tokens, and get others in their

@@ -4,6 +4,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from ..core.logit_adjustments import RowConstraints
+from ..requests.grammar_masks import follow_grammars
 from ..rules.rule import as_rule
 from .engine import Engine
 from .prompt_programs import LEAST_CHUNK, Program
@@ -41,7 +43,8 @@ class WarmStart:
         engine.submit([0, 0], max_new_tokens=1).result()
         chunks = [("chunk", size) for size in chunk_sizes(engine)[1:]]
         first = [("rounds", narrow), *(("plain", width) for width in others[-1:])]
-        self.waiting = [*first, *chunks[:1], *(("rounds", width) for width in others[::-1]), *chunks[1:]]
+        grammars = [("grammar", width) for width in {narrow: None, programs.count: None}]
+        self.waiting = [*first, *chunks[:1], *(("rounds", width) for width in others[::-1]), *grammars, *chunks[1:]]
         self._thread = threading.Thread(target=self._compile_all, name="specjax compiler", daemon=True)
         self._thread.start()
 
@@ -61,7 +64,7 @@ class WarmStart:
             kind, size = program = self.waiting[0]
             began = time.perf_counter()
             try:
-                programs.compile_chunk(size) if kind == "chunk" else programs.compile_rounds(kind, size)
+                self._compile(kind, size)
             except Exception as error:  # a request that needs the program meets the error, too
                 self._say(f"{describe(program)} cannot be compiled: {error}")
             programs.ready = (programs.ready or set()) | {program}
@@ -69,13 +72,26 @@ class WarmStart:
             seconds = time.perf_counter() - began
             self._say(f"compiled {describe(program)} in {seconds:.1f} s; {len(self.waiting)} programs left")
 
+    def _compile(self, kind: str, size: int) -> None:
+        programs = self._engine.programs
+        if kind == "chunk":
+            programs.compile_chunk(size)
+        elif kind == "grammar":
+            programs.compile_rounds("rounds", size, follow_grammars(RowConstraints()))
+        else:
+            programs.compile_rounds(kind, size)
+
 
 def describe(program: Program) -> str:
     """A program's name for people."""
     kind, size = program
     texts = "1 text" if size == 1 else f"{size} texts"
-    names = {"chunk": f"prompts in chunks of {size} tokens", "plain": f"plain rounds of {texts}"}
-    return names.get(kind, f"rounds of {texts}")
+    return {
+        "chunk": f"prompts in chunks of {size} tokens",
+        "plain": f"plain rounds of {texts}",
+        "rounds": f"rounds of {texts}",
+        "grammar": f"rounds of {texts} with grammars",
+    }[kind]
 
 
 def chunk_sizes(engine: Engine) -> list[int]:

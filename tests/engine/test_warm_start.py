@@ -56,6 +56,25 @@ def test_texts_before_and_after_the_methods_programs_are_compiled(started):
     assert count_compilations(lambda: answers(engine, *requests)) == 0
 
 
+def test_a_schema_compiles_nothing_and_few_rows_take_narrow_rounds(started, monkeypatch):
+    engine, warm, gate, generator, _ = started
+    options = dict(json_schema={"enum": ["AB", "ABCD", 12]}, max_new_tokens=30)
+    expected = generator(PROMPT, **options).text
+    gate.set()
+    warm.wait()
+    widths = []
+    advance = engine.programs._advance_some
+    watch = lambda kind, rounds, some, constraints: (
+        widths.append(len(some)),
+        advance(kind, rounds, some, constraints),
+    )[1]
+    monkeypatch.setattr(engine.programs, "_advance_some", watch)
+    results = []
+    assert count_compilations(lambda: results.extend(answers(engine, (PROMPT, options)))) == 0
+    assert results[0].text == expected and set(widths) == {1}
+    assert [r.text for r in answers(engine, *[(PROMPT, options)] * 3)] == [expected] * 3
+
+
 def test_a_seed_gives_the_same_text_at_any_time(started, request):
     """Where the text with a seed is not that of plain decoding, the method's rounds are compiled at once."""
     engine, warm, gate, generator, _ = started
