@@ -1,13 +1,9 @@
 """Sizes and rotary positions that tiny models share."""
 
 SHAPE = dict(
-    vocab_size=32,
-    hidden_size=16,
-    intermediate_size=12,
-    num_hidden_layers=2,
-    max_position_embeddings=64,
+    vocab_size=32, hidden_size=16, intermediate_size=12, num_hidden_layers=2, max_position_embeddings=64,
     rms_norm_eps=0.001,
-)
+)  # fmt: skip
 HEADS = dict(num_attention_heads=4, num_key_value_heads=2, head_dim=8)
 # Small thetas spread the four wavelengths of eight dimensions over 6 to 200 positions. So scaling
 # by wavelength meets short, long and blended ones.
