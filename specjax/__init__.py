@@ -12,13 +12,10 @@ a JAX program: ``make_requests``, ``prefill``, ``step``, ``run``. ``METHODS`` li
 methods, and ``specjax.drafters`` has their classes.
 """
 
-import sys as _sys
-
 from . import drafters
 from .checkpoints.heads import load_drafter, save_head
 from .checkpoints.hub import embedded
 from .checkpoints.load import LanguageModel, load, save
-from .core import former_names as _former_names
 from .core.sampling import SamplingParams
 from .core.state import DecodeState, Requests
 from .core.stats import Stats
@@ -50,11 +47,3 @@ __all__ = [
     "SpecjaxError", "Stats", "Tree", "Verdict", "accept", "beam_search", "drafters", "embedded", "generate", "load",
     "load_drafter", "make_mesh", "make_requests", "prefill", "restrict_draft", "run", "save", "save_head", "step",
 ]  # fmt: skip
-
-_sys.meta_path.append(_former_names.Finder())
-
-
-def __getattr__(name: str):
-    """Raises AttributeError, for the former name of a module with its present name."""
-    present = _former_names.present_name(f"specjax.{name}")
-    raise AttributeError(f"specjax.{name} is {present} now" if present else f"specjax has no attribute {name!r}")

@@ -20,7 +20,8 @@ def check_output(args: argparse.Namespace) -> None:
     if args.output is None:
         return
     for flag, values in vars(args).items():
-        if flag != "output" and any(_is_same(args.output, value) for value in _as_list(values)):
+        values = values if isinstance(values, list | tuple) else [values]
+        if flag != "output" and any(_is_same(args.output, value) for value in values):
             name = f"--{flag.replace('_', '-')}"
             raise RequestError(f"--output {args.output} is a file of {name}, which it would replace; name another file")
     try:
@@ -53,10 +54,6 @@ def check_new_directory(directory: Path) -> None:
     check_directory(directory)
     if directory.exists() and any(directory.iterdir()):
         raise RequestError(f"--output {directory} exists and is not empty; name a new directory")
-
-
-def _as_list(values: Any) -> list:
-    return list(values) if isinstance(values, list | tuple) else [values]
 
 
 def _is_same(file: Path, value: Any) -> bool:

@@ -17,14 +17,6 @@ from .stats import Counters
 from .tree import Tree, ancestors
 
 
-def __getattr__(name: str):
-    if name == "RequestOptions":  # for one release
-        raise ImportError(
-            "specjax.core.state.RequestOptions is now part of specjax.Requests; give its fields to Requests"
-        )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 class Requests(struct.PyTreeNode):
     """A batch of B prompts and their options. They do not change while the batch is decoded.
 

@@ -1,7 +1,6 @@
 """Chains from an assistant that reads the target's cache (Gemma 4)."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,27 +11,22 @@ from ..loop.drafter import TrainedHead
 from ..models.config import ModelConfig
 from .parts import chains
 from .parts.draft_sampling import DrawnChain
+from .parts.head_drafter import HeadDrafter
 
 
 @dataclasses.dataclass(frozen=True)
-class AssistantDrafter(DrawnChain):
+class AssistantDrafter(DrawnChain, HeadDrafter):
     """Draws a chain with an assistant.
 
     The state between rounds is the feature of the token before the root.
 
     Attributes:
       num_speculative_tokens: the length of the chain.
-      head: the assistant's configuration.
     """
 
     num_speculative_tokens: int = 4
-    head: Any = dataclasses.field(kw_only=True)
     needs = TrainedHead("assistant")
     reads_target = True
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return self.head.taps
 
     def check(self, config: ModelConfig) -> None:
         mend = "use an assistant made for the target"

@@ -6,7 +6,6 @@ DFlash 2 and XPress.
 
 import dataclasses
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +21,11 @@ from ..rules.acceptance import Drawn
 from .parts import chains
 from .parts.best_first import best_first, check_best_first
 from .parts.draft_sampling import Drawing
+from .parts.head_drafter import HeadDrafter
 
 
 @dataclasses.dataclass(frozen=True)
-class BlockDrafter(Drawing):
+class BlockDrafter(Drawing, HeadDrafter):
     """Drafts with one forward of a block head, over the root and a mask for each further place.
 
     The head's cache holds keys and values made from the target's features of all tokens before the
@@ -54,14 +54,12 @@ class BlockDrafter(Drawing):
       tree_top_k: for a tree, tokens considered at each place.
       draft_confidence: a chain ends before a token with a lower confidence; 0 never ends it. Needs
         a head with a confidence output.
-      head: the head's configuration.
     """
 
     num_speculative_tokens: int | None = None
     tree_nodes: int = 0
     tree_top_k: int = 4
     draft_confidence: float = 0.0
-    head: Any = dataclasses.field(kw_only=True)
     needs = TrainedHead("block")
 
     def __post_init__(self):
@@ -80,10 +78,6 @@ class BlockDrafter(Drawing):
     @property
     def drawn(self) -> Drawn:
         return Drawn.CHAIN if self.head.markov_rank else Drawn.CHOSEN
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return self.head.taps
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> KVCache:
         """The context: keys and values of all tokens before the root."""

@@ -13,14 +13,12 @@ from ..loop.prefill import catch_up
 from .parts import chains
 from .parts.draft_sampling import DrawnChain
 from .parts.member import Member
-from .parts.readers import ReaderState
+from .parts.readers import ReaderState, Reading
 from .parts.token_reader import TokenReader
-
-_READER = TokenReader()
 
 
 @dataclasses.dataclass(frozen=True)
-class DraftModel(DrawnChain, Member):
+class DraftModel(DrawnChain, Member, Reading):
     """Draws gamma tokens one after another from the draft's distributions q_1 ... q_gamma.
 
     gamma is ``num_speculative_tokens``. The draft has the sampling options of the request, except
@@ -37,16 +35,11 @@ class DraftModel(DrawnChain, Member):
     draft_ahead: int = 0
     needs = Models()
     with_encoder = True
+    reader = TokenReader()
 
     def __post_init__(self):
         whole("draft_ahead", self.draft_ahead, 0)
         super().__post_init__()
-
-    def init(self, target, draft, tokens, lengths, taps, **reading) -> ReaderState:
-        return _READER.init(target, draft, tokens, lengths, taps, self.depth, **reading)
-
-    def reads(self, target, draft, tokens, lengths, taps):
-        return _READER.reads(target, draft, tokens, lengths, taps, self.depth)
 
     def catch_up(self, draft, state) -> ReaderState:
         """Reads all tokens but the newest two."""
@@ -64,7 +57,7 @@ class DraftModel(DrawnChain, Member):
         state = self.drafting(state)
         B = state.root.size
         gamma = self.depth
-        first = _READER.begin(target, draft, state, gamma)
+        first = self.reader.begin(target, draft, state, gamma)
         chain = chains.begin(state, gamma, target.config.vocab_size)
         chain = chains.draw(chain, draft.logits(first.hidden), 0, state, key, least)  # x_1 ~ q_1
 
@@ -85,8 +78,4 @@ class DraftModel(DrawnChain, Member):
         return chain.tree, state.drafter.replace(cache=first.cache, rows=rows)
 
     def commit(self, target, draft, state, tree, scored, verdict) -> ReaderState:
-        path = jnp.minimum(jnp.arange(self.depth + 1), jnp.maximum(verdict.length - 1, 0)[:, None])
-        return _READER.commit(target, draft, state, jnp.minimum(path, self.depth - 1), scored, verdict)
-
-    def rest(self, target, draft, state, tree, scored, verdict):
-        return _READER.rest(target, draft, state, tree, scored, verdict, self.depth)
+        return self.commit_chain(target, draft, state, scored, verdict)

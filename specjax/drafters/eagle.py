@@ -6,21 +6,22 @@ from functools import cached_property
 from ..core.tree import Topology, as_topology, from_paths
 from ..errors import RequestError
 from ..loop.drafter import Drafter, TrainedHead
+from ..rules.acceptance import Drawn
+from .dynamic_tree import DynamicTree
+from .mtp import Mtp
 from .parts.best_first import check_best_first
 from .parts.draft_sampling import Drawing
-from .parts.feature_chain import FeatureChain
 from .parts.feature_reader import FeatureReader
-from .parts.fixed_tree import FixedTree
-from .parts.grower import HeadDrafter
+from .parts.head_drafter import HeadDrafter
 from .parts.parallel_chain import OnePass
-from .parts.probable_tree import ProbableTree
+from .tree import DraftTree
 
 PUBLISHED = "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"
 """The paths of the tree mc_sim_7b_63 in the published code; each digit is a rank."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Eagle(Drawing, HeadDrafter):
+class Eagle(HeadDrafter, DraftTree):
     """A tree of fixed shape from an EAGLE-1 head (Li et al. 2024, 2401.15077).
 
     Attributes:
@@ -30,20 +31,13 @@ class Eagle(Drawing, HeadDrafter):
     """
 
     tree: Topology = from_paths(tuple(map(int, path)) for path in PUBLISHED.split())
-    siblings: str = "without_replacement"
     needs = TrainedHead("eagle")
-
-    def __post_init__(self):
-        object.__setattr__(self, "tree", as_topology(self.tree))
-        super().__post_init__()
-
-    @cached_property
-    def grower(self) -> FixedTree:
-        return FixedTree(FeatureReader(), self.tree, self.siblings, **self.draft_options)
+    with_encoder = False
+    reader = FeatureReader()
 
 
 @dataclasses.dataclass(frozen=True)
-class Eagle2(HeadDrafter):
+class Eagle2(HeadDrafter, DynamicTree):
     """The most probable tree from an EAGLE-1 head (EAGLE-2, Li et al. 2024, 2406.16858).
 
     Attributes:
@@ -54,12 +48,9 @@ class Eagle2(HeadDrafter):
     tree_nodes: int = 59
     tree_depth: int = 6
     tree_top_k: int = 10
-    tree_temperature: float = 1.0
     needs = TrainedHead("eagle")
-
-    @cached_property
-    def grower(self) -> Drafter:
-        return ProbableTree(FeatureReader(), self.tree_nodes, self.tree_depth, self.tree_top_k, self.tree_temperature)
+    with_encoder = False
+    reader = FeatureReader()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,16 +80,19 @@ class Eagle3(Drawing, HeadDrafter):
         if self.tree is not None:
             object.__setattr__(self, "tree", as_topology(self.tree))
         super().__post_init__()
+        _ = self.grower  # raises RequestError if the options do not fit
 
     @cached_property
     def grower(self) -> Drafter:
+        """The method that these options stand for. Raises RequestError if they do not fit."""
         if self.head.mask_token is not None:
             return self._one_pass()
         if self.tree is not None:
-            return FixedTree(FeatureReader(), self.tree, self.siblings, **self.draft_options)
+            return Eagle(self.tree, self.siblings, head=self.head, **self.draft_options)
         if self.num_speculative_tokens is not None:
-            return FeatureChain(self.num_speculative_tokens, **self.draft_options)
-        return ProbableTree(FeatureReader(), self.tree_nodes, self.tree_depth, self.tree_top_k, self.tree_temperature)
+            return Mtp(self.num_speculative_tokens, head=self.head, **self.draft_options)
+        nodes, depth, top_k, temperature = self.tree_nodes, self.tree_depth, self.tree_top_k, self.tree_temperature
+        return Eagle2(nodes, depth, top_k, temperature, head=self.head)
 
     def _one_pass(self) -> OnePass:
         if self.tree is not None:
@@ -109,3 +103,26 @@ class Eagle3(Drawing, HeadDrafter):
             return OnePass(self.num_speculative_tokens)
         check_best_first(self.tree_nodes, self.tree_top_k, self.tree_depth, self.head.draft_vocab_size)
         return OnePass(self.tree_depth, self.tree_nodes, self.tree_top_k, self.tree_temperature)
+
+    @property
+    def depth(self) -> int:
+        return self.grower.depth
+
+    @property
+    def drawn(self) -> Drawn:
+        return self.grower.drawn
+
+    def init(self, target, draft, tokens, lengths, taps, **reading):
+        return self.grower.init(target, draft, tokens, lengths, taps, **reading)
+
+    def reads(self, target, draft, tokens, lengths, taps):
+        return self.grower.reads(target, draft, tokens, lengths, taps)
+
+    def propose(self, target, draft, state, key):
+        return self.grower.propose(target, draft, state, key)
+
+    def commit(self, target, draft, state, tree, scored, verdict):
+        return self.grower.commit(target, draft, state, tree, scored, verdict)
+
+    def rest(self, target, draft, state, tree, scored, verdict):
+        return self.grower.rest(target, draft, state, tree, scored, verdict)

@@ -4,12 +4,12 @@ The method is Medusa (Cai et al. 2024, sections 2.1 and 2.3.3).
 """
 
 import dataclasses
-from typing import Any
 
 import jax.numpy as jnp
 
 from ..core.tree import Topology, as_topology
-from ..loop.drafter import Drafter, TrainedHead
+from ..loop.drafter import TrainedHead
+from .parts.head_drafter import HeadDrafter
 from .parts.head_levels import check_shape, fill_tree, fit_default
 
 PATHS = (
@@ -22,7 +22,7 @@ Published trees have 63 nodes. They pay if scoring 63 nodes costs no more than s
 
 
 @dataclasses.dataclass(frozen=True)
-class Medusa(Drafter):
+class Medusa(HeadDrafter):
     """Fills a tree with the likeliest tokens of the heads: head k, from 0, fills depth k + 1.
 
     All heads read one hidden state: the target's for the token before the root. From it the target
@@ -33,11 +33,9 @@ class Medusa(Drafter):
       tree: the shape; a node of rank r at depth k + 1 is the r-th choice of head k. By default
         ``PATHS``, without the depths that have no head. Published lists (``medusa_choices``) can be
         given as they are.
-      head: the configuration of the heads.
     """
 
     tree: Topology | None = None
-    head: Any = dataclasses.field(kw_only=True)
     needs = TrainedHead("medusa")
 
     def __post_init__(self):
@@ -49,10 +47,6 @@ class Medusa(Drafter):
     def depth(self) -> int:
         assert self.tree is not None  # ``__post_init__`` sets it
         return max(self.tree.depths)
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return self.head.taps
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
         """The hidden state float32 [B, E] of the token before the root.

@@ -4,12 +4,16 @@ _WEIGHT = 0.2
 """The weight of the newest time in a running average."""
 
 
+_SECONDS = 0.02
+"""The time of a step's rounds."""
+
+
 class StepSize:
     """Chooses the rounds of a step and the size of a chunk.
 
     The size is a power of two from ``least`` to ``most``.
 
-    A step has as many rounds as come nearest to ``seconds``, from ``least_rounds`` to
+    A step has as many rounds as come nearest to ``_SECONDS``, from ``least_rounds`` to
     ``most_rounds``. So the fixed cost of a call of the device counts little, and nobody sees that
     tokens come together.
 
@@ -28,12 +32,10 @@ class StepSize:
         least_rounds: int = 1,
         most_rounds: int = 1,
         ratio: float = 0.9,
-        seconds: float = 0.02,
     ):
         self._least = least
         self._most = most
         self._ratio = ratio
-        self._seconds = seconds
         self._least_rounds = least_rounds
         self._most_rounds = most_rounds
         self._size = least
@@ -43,7 +45,7 @@ class StepSize:
     @property
     def rounds(self) -> int:
         """The rounds of the next step."""
-        nearest = self._least_rounds if self._round is None else round(self._seconds / self._round)
+        nearest = self._least_rounds if self._round is None else round(_SECONDS / self._round)
         return min(max(nearest, self._least_rounds), self._most_rounds)
 
     def size(self, running: bool) -> int:

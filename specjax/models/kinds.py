@@ -35,12 +35,12 @@ class MixerConfig(ABC):
     """
 
     @property
-    @abstractmethod
     def row_shapes(self) -> tuple[tuple[int, int], ...]:
-        """(K, D) of each array that the mixer keeps in the cache:
+        """(K, D) of each array that the mixer keeps in the cache: K vectors of size D for a token.
 
-        K vectors of size D for a token.
+        A mixer that keeps a state has none.
         """
+        return ()
 
     def empty(self, batch: int, capacity: int, dtype):
         """The mixer's part of a cache without tokens: arrays [B, K, T, D], or a state."""

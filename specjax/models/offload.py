@@ -37,7 +37,7 @@ def to_host(tree: T) -> T:
 
 def is_streamed(module) -> bool:
     """Whether a module, or any pytree of arrays, has weights in the memory of the host."""
-    return any(map(_is_on_host, jax.tree.leaves(module)))
+    return any(jax.typeof(x).memory_space == jax.memory.Space.Host for x in jax.tree.leaves(module))
 
 
 def check_streaming(mesh: jax.sharding.Mesh | None) -> None:
@@ -87,7 +87,3 @@ def copy_in_halves(weight: jax.Array, after: jax.Array) -> jax.Array:
 
 def _to_device(weight: jax.Array) -> jax.Array:
     return jax.device_put(weight, jax.memory.Space.Device)
-
-
-def _is_on_host(x) -> bool:
-    return jax.typeof(x).memory_space == jax.memory.Space.Host

@@ -12,16 +12,16 @@ from ..core.verdict import Verdict, deepest, verdict_at
 from .rule import Rule
 
 
-def typical(p: jax.Array, tree: Tree, key: jax.Array, *, epsilon: float = 0.09, delta: float = 0.3) -> Verdict:
+def typical(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     """Typical acceptance (Medusa, Cai et al. 2024, section 2.3.1). **Lossy**.
 
     The output does not have the target's distribution, and "auto" never picks this rule. A node
-    passes if p(x) > min(epsilon, delta exp(-H(p))), where H is the entropy and p includes the
+    passes if p(x) > min(0.09, 0.3 exp(-H(p))), where H is the entropy and p includes the
     sampling options. The longest path wins; among equally long paths the most probable one wins.
     The bonus token is drawn from p; the paper takes the likeliest token.
     """
     entropy = -jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1)), 0).sum(-1)
-    threshold = jnp.minimum(epsilon, delta * jnp.exp(-entropy))
+    threshold = jnp.minimum(0.09, 0.3 * jnp.exp(-entropy))
     last, lineage = _likeliest_path(_drafted(p, tree) > threshold[tree.parent], p, tree)
     return verdict_at(last, draw(key[0], p[last]), tree, lineage)
 

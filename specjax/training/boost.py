@@ -4,12 +4,10 @@ The method ``merged`` drafts with them.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..checkpoints.load import LanguageModel
-from ..heads.base import HeadModule
-from ..models.decoder import Decoder
 from .kinds.boost import BoostShape
 from .recipe import Recipe
 from .run import train
@@ -22,8 +20,6 @@ def boost(
     target: LanguageModel,
     paths: Sequence[str | Path | Source] = (),
     output: str | Path = "run",
-    *,
-    measure: Callable[[HeadModule | Decoder], float | None] | None = None,
 ) -> list[LanguageModel]:
     """Trains the drafts of a recipe of kind boost one after another, and returns them.
 
@@ -35,7 +31,7 @@ def boost(
     An interrupted call continues with the draft that it was training.
 
     Args:
-      recipe, target, paths, measure: as for ``run.train``.
+      recipe, target, paths: as for ``run.train``.
       output: the directory of the drafts.
 
     Raises the errors of ``run.train``.
@@ -47,7 +43,7 @@ def boost(
     with lock(output):
         for m in range(shape.drafts):
             own = dataclasses.replace(recipe, kind="draft", head=shape.one(), seed=recipe.seed + m)
-            trained = train(own, target, paths, output / str(m + 1), measure=measure, earlier=drafts)
+            trained = train(own, target, paths, output / str(m + 1), earlier=drafts)
             assert isinstance(trained, LanguageModel)
             drafts.append(trained)
     return drafts

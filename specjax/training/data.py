@@ -20,18 +20,16 @@ from .sources import Document, Source, make_sources, read_documents
 _EXCLUDED = {"site-packages", "test", "tests", "idle_test", "encodings", "pydoc_data", "__pycache__"}
 
 
-def standard_library(root: str | Path | None = None, held_out: bool = False) -> list[Path]:
+def standard_library(held_out: bool = False) -> list[Path]:
     """The modules of the running Python's standard library, in a fixed order.
 
     Tests and generated tables are left out. A module is held out of training if the checksum of its
     path within the library is divisible by twenty. This choice is the same on every machine and in
     every Python version.
 
-    Args:
-      root: the directory of the library; by default that of the running Python.
-      held_out: True to return the held-out modules instead of the others.
+    ``held_out``: True to return the held-out modules instead of the others.
     """
-    root = Path(root or sysconfig.get_path("stdlib"))
+    root = Path(sysconfig.get_path("stdlib"))
     paths = sorted(p for p in root.rglob("*.py") if not _EXCLUDED & set(p.relative_to(root).parts))
     return [p for p in paths if (zlib.crc32(p.relative_to(root).as_posix().encode()) % 20 == 0) == held_out]
 

@@ -5,7 +5,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..core.read_files import parse_json, read_text
 from ..errors import NumericsError
-from ..parallel import sharding
+from ..parallel import sharding, use_mesh
 from .saving import Checkpoints, lock, report_failure
 
 M = TypeVar("M", bound=nnx.Module)
@@ -86,7 +85,7 @@ def fit(
     params = place_parameters(params, mesh)
     rest = jax.tree.map(jnp.copy, rest)
     update = make_step(graph, loss, optimizer, batches.pieces)
-    with _on(mesh), lock(directory), Checkpoints(directory) as checkpoints, _Bar(steps) as show:
+    with use_mesh(mesh), lock(directory), Checkpoints(directory) as checkpoints, _Bar(steps) as show:
         # 2. The newest checkpoint.
         state = jax.jit(optimizer.init)(params)
         start, (params, state) = checkpoints.restore((params, state))
@@ -206,10 +205,6 @@ def _step(line: str) -> float:
         return float(parse_json("the line", line)["step"])
     except (ValueError, KeyError, TypeError, IndexError, OverflowError):
         return float("inf")  # The line is not finished, or of another program.
-
-
-def _on(mesh: Mesh | None):
-    return nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
 class _Bar:

@@ -148,7 +148,8 @@ def read_recipe(name: str | Path, **changes) -> Recipe:
         table = {"kind": str(name)}
         where = f"recipe {name}"
     else:
-        table = read_toml(name, f"recipe {shorten(str(name), 150)}", mend=_describe_kinds(str(name)))
+        mend = f"give a kind ({', '.join(KINDS)}) or a TOML file" + suggest(str(name), KINDS)
+        table = read_toml(name, f"recipe {shorten(str(name), 150)}", mend=mend)
         where = str(name)
     return make_recipe(table | {key: value for key, value in changes.items() if value is not None}, where)
 
@@ -211,7 +212,3 @@ _TYPES = {
     ),
 }
 """The name of each type of a field in messages, and a test of a value."""
-
-
-def _describe_kinds(name: str) -> str:
-    return f"give a kind ({', '.join(KINDS)}) or a TOML file" + suggest(name, KINDS)

@@ -8,6 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.golden import golden_model
+from support.states import (
+    BATCH,
+    MASK,
+    PARENT,
+    WIDTH,
+    check_rows_of_earlier_calls,
+    check_state,
+    path_to,
+    random_tokens,
+    run,
+)
 
 from specjax.core import cache as kv
 from specjax.core.cache import Rows
@@ -15,14 +26,10 @@ from specjax.core.recurrence import DeltaState
 from specjax.errors import RequestError
 from specjax.loop.prefill import fill
 from specjax.models.kinds import LayerConfig
-from specjax.models.layer import Nodes
 from specjax.models.layers import Norm
 from specjax.models.mixers.delta_rule import DeltaRule, DeltaRuleConfig
 
 CONFIG = DeltaRuleConfig(key_heads=2, value_heads=6, key_dim=4, value_dim=5, kernel=3)
-WIDTH, BATCH = 8, 3
-PARENT = np.array([-1, 0, 0, 1, 1, 2, 3, 6, 6, 5])
-"""Ten nodes; the root follows the committed tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +90,6 @@ class Oracle:
 
 
 @jax.jit
-def run(mixer, x, seen, past=None, rows=None):
-    nodes = Nodes(jnp.zeros(x.shape[:2], int), seen, jnp.dtype("float32"), jnp.zeros(len(x), int))
-    return mixer(x.astype(jnp.float32), nodes, past, rows)
-
-
-@jax.jit
 def commit(state, rows, count, path=None):
     """The state of the layer after the first ``count`` nodes of a path; after a chain by default."""
     cache = kv.KVCache(((jnp.zeros((BATCH, 1, 32, 2)),), state), jnp.zeros(BATCH, int))
@@ -96,26 +97,8 @@ def commit(state, rows, count, path=None):
     return kv.commit(cache, (keys, rows), path, count, valid=jnp.ones(BATCH, bool)).layers[1]
 
 
-def random_tokens(count: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=(BATCH, count, WIDTH))
-
-
 def chain(count: int) -> np.ndarray:
     return np.tri(count, dtype=bool)
-
-
-def path_to(node: int) -> list[int]:
-    return [] if node < 0 else [*path_to(PARENT[node]), node]
-
-
-def tree_mask() -> np.ndarray:
-    return np.array([[j in path_to(i) for j in range(len(PARENT))] for i in range(len(PARENT))])
-
-
-def check_state(found: DeltaState, row: int, expected) -> None:
-    np.testing.assert_allclose(found.memory[row].swapaxes(-1, -2), expected[0], rtol=1e-4, atol=1e-5)
-    inputs = found.inputs[row].swapaxes(0, 1).reshape(expected[1].shape)
-    np.testing.assert_allclose(inputs, expected[1], rtol=1e-4, atol=1e-5)
 
 
 def after_prompt(mixer, count: int = 7):
@@ -139,7 +122,7 @@ def test_a_chain_follows_the_recurrence_of_the_paper(mixer):
 
 def test_each_node_of_a_tree_follows_its_own_path(mixer):
     (state, before), x, oracle = after_prompt(mixer), random_tokens(len(PARENT)), Oracle(mixer)
-    found, rows = run(mixer, x, tree_mask(), state)
+    found, rows = run(mixer, x, MASK, state)
     for node in range(len(PARENT)):
         path = path_to(node)
         padded = np.tile(path + [0] * (5 - len(path)), (BATCH, 1))
@@ -161,14 +144,8 @@ def test_a_commit_keeps_the_accepted_part_of_each_row(mixer):
 
 
 def test_uncommitted_rows_of_earlier_calls_are_read_along_the_path(mixer):
-    (state, _), x, mask = after_prompt(mixer), random_tokens(len(PARENT)), tree_mask()
-    expected, all_rows = run(mixer, x, mask, state)
-    rows, found = state.blank_rows(0), []
-    for first, last in ((0, 3), (3, 4), (4, len(PARENT))):
-        out, rows = run(mixer, x[:, first:last], mask[first:last, :last], state, rows)
-        found.append(out)
-    np.testing.assert_allclose(np.concatenate(found, 1), expected, rtol=1e-4, atol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), rows, all_rows)
+    state, x = after_prompt(mixer)[0], random_tokens(len(PARENT))
+    all_rows = check_rows_of_earlier_calls(mixer, x, state, ((0, 3), (3, 4), (4, len(PARENT))))
     blank = state.blank_rows(len(PARENT))
     assert jax.tree.map(jnp.shape, blank) == jax.tree.map(jnp.shape, all_rows)
 

@@ -7,18 +7,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.states import (
+    BATCH,
+    MASK,
+    PARENT,
+    WIDTH,
+    check_rows_of_earlier_calls,
+    check_state,
+    path_to,
+    random_tokens,
+    run,
+)
 
 from specjax import RequestError
 from specjax.core.cache import Rows
 from specjax.models.kinds import LayerConfig
-from specjax.models.layer import Nodes
 from specjax.models.layers import Norm
 from specjax.models.mixers.mamba2 import Mamba2, Mamba2Config
 
 CONFIG = Mamba2Config(heads=6, head_dim=5, groups=2, state_dim=4, kernel=3, bias=True)
-WIDTH, BATCH = 8, 3
-PARENT = np.array([-1, 0, 0, 1, 1, 2, 3, 6, 6, 5])
-"""Ten nodes; the root follows the committed tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -63,29 +70,6 @@ def follow(mixer: Mamba2, xs, state=None):
     return np.array(outs), (S, inputs)
 
 
-@jax.jit
-def run(mixer, x, seen, past=None, rows=None):
-    nodes = Nodes(jnp.zeros(x.shape[:2], int), seen, jnp.dtype("float32"), jnp.zeros(len(x), int))
-    return mixer(x.astype(jnp.float32), nodes, past, rows)
-
-
-def random_tokens(count: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=(BATCH, count, WIDTH))
-
-
-def path_to(node: int) -> list[int]:
-    return [] if node < 0 else [*path_to(PARENT[node]), node]
-
-
-MASK = np.array([[j in path_to(i) for j in range(len(PARENT))] for i in range(len(PARENT))])
-
-
-def check_state(found, row: int, expected) -> None:
-    np.testing.assert_allclose(found.memory[row].swapaxes(-1, -2), expected[0], rtol=1e-4, atol=1e-5)
-    inputs = found.inputs[row].swapaxes(0, 1).reshape(expected[1].shape)
-    np.testing.assert_allclose(inputs, expected[1], rtol=1e-4, atol=1e-5)
-
-
 @pytest.fixture(scope="module")
 def prompt(mixer):
     """The state of the layer after 7 random tokens, and that of the oracle for each row."""
@@ -117,14 +101,7 @@ def test_each_node_of_a_tree_follows_its_own_path(mixer, prompt):
 
 
 def test_uncommitted_rows_of_earlier_calls_are_read_along_the_path(mixer, prompt):
-    state, x = prompt[0], random_tokens(len(PARENT))
-    expected, all_rows = run(mixer, x, MASK, state)
-    rows, found = state.blank_rows(0), []
-    for first, last in ((0, 4), (4, len(PARENT))):
-        out, rows = run(mixer, x[:, first:last], MASK[first:last, :last], state, rows)
-        found.append(out)
-    np.testing.assert_allclose(np.concatenate(found, 1), expected, rtol=1e-4, atol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), rows, all_rows)
+    check_rows_of_earlier_calls(mixer, random_tokens(len(PARENT)), prompt[0], ((0, 4), (4, len(PARENT))))
 
 
 def test_groups_are_split_over_devices_as_a_whole():

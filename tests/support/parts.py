@@ -6,7 +6,7 @@ import pytest
 from specjax.models import cross_attention as cross
 from specjax.models import decoder, encoder, layer, per_layer
 from specjax.models.feed_forwards import experts, gated, plain
-from specjax.models.mixers import DeltaRule, LatentAttention, Mamba2, attention, latent
+from specjax.models.mixers import DeltaRule, LatentAttention, Mamba2, attention, delta_rule, latent, mamba2, short_conv
 
 PARTS = {
     "rotate_and_attend": (("scores", "dtype"), (attention,)),
@@ -14,6 +14,7 @@ PARTS = {
     "normalize": ("config", (decoder, layer, per_layer, attention, encoder)),
     "linear": ((), (decoder, per_layer, attention, experts, gated, plain, latent, cross)),
     "lookup": ((), (decoder, per_layer)),
+    "convolve": ((), (delta_rule, mamba2, short_conv)),
     "route": ("config", (experts,)),
     "multiply_chosen": ("clamp", (experts,)),
 }
@@ -21,8 +22,8 @@ PARTS = {
 
 METHODS = {
     LatentAttention: ("_project", "_expand"),
-    DeltaRule: ("_convolve", "_strengths", "_update"),
-    Mamba2: ("_convolve", "_read"),
+    DeltaRule: ("_strengths", "_update"),
+    Mamba2: ("_read",),
     gated.GatedMlp: ("__call__",),
     plain.PlainMlp: ("__call__",),
     per_layer.PerLayerInputs: ("__call__",),

@@ -11,7 +11,7 @@ from ...models.rope import Rope
 from ..blocks import Tensor, one_row
 from ..json_fields import choice, flag
 from ..schemas import ACTIVATION, ACTIVATIONS, CORE, HEADS, NEVER, POSITIONS, SIZES, TOKEN_ID
-from .base import Family
+from .base import Family, with_biases
 from .encoder_decoders import BEGIN, decoder_prompt, write_prompt
 
 _HARMLESS = frozenset({
@@ -24,33 +24,36 @@ _HARMLESS = frozenset({
 """Options of training, of beam search, and second names."""
 
 
-def _linear(path: str, name: str) -> dict[str, list[str]]:
-    return {path: [f"{name}.weight"], f"{path}_bias": [f"{name}.bias"]}
+_Names = dict[str, list[str | Tensor]]
 
 
-def _layer(place: str) -> dict[str, list[str]]:
-    return (
-        {
-            "mixer.qkv": [f"{place}.self_attn.{x}_proj.weight" for x in "qkv"],
-            "mixer.qkv_bias": [f"{place}.self_attn.{x}_proj.bias" for x in "qkv"],
-        }
-        | _linear("mixer.out", f"{place}.self_attn.out_proj")
-        | _linear("mixer_norm", f"{place}.self_attn_layer_norm")
-        | _linear("mlp_norm", f"{place}.final_layer_norm")
-        | _linear("mlp.up", f"{place}.fc1")
-        | _linear("mlp.down", f"{place}.fc2")
-    )
+def _layer(place: str) -> _Names:
+    modules = {
+        "mixer.out": "self_attn.out_proj",
+        "mixer_norm": "self_attn_layer_norm",
+        "mlp_norm": "final_layer_norm",
+        "mlp.up": "fc1",
+        "mlp.down": "fc2",
+    }
+    names = with_biases({path: f"{place}.{name}" for path, name in modules.items()})
+    names["mixer.qkv"] = [f"{place}.self_attn.{x}_proj.weight" for x in "qkv"]
+    names["mixer.qkv_bias"] = [f"{place}.self_attn.{x}_proj.bias" for x in "qkv"]
+    return names
 
 
-_CROSS = _linear("cross_norm", "model.decoder.layers.N.encoder_attn_layer_norm")
-for _path, _name in {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}.items():
-    _CROSS |= _linear(f"cross.{_path}", f"model.decoder.layers.N.encoder_attn.{_name}")
+_CROSS = with_biases({
+    "cross_norm": "model.decoder.layers.N.encoder_attn_layer_norm",
+    "cross.query": "model.decoder.layers.N.encoder_attn.q_proj",
+    "cross.key": "model.decoder.layers.N.encoder_attn.k_proj",
+    "cross.value": "model.decoder.layers.N.encoder_attn.v_proj",
+    "cross.out": "model.decoder.layers.N.encoder_attn.out_proj",
+})  # fmt: skip
 
 
-def _stack(prefix: str, path: str, cross: dict[str, list[str]]) -> dict[str, list[str]]:
+def _stack(prefix: str, path: str, cross: _Names) -> _Names:
     """The names of a stack whose parameters begin with ``path``."""
-    outside = {"positions": [f"{prefix}.embed_positions.weight"]}
-    outside |= _linear("embed_norm", f"{prefix}.layernorm_embedding")
+    outside = with_biases({"embed_norm": f"{prefix}.layernorm_embedding"})
+    outside |= {"positions": [f"{prefix}.embed_positions.weight"]}
     layers = {f"layers.N.{name}": tensors for name, tensors in (_layer(f"{prefix}.layers.N") | cross).items()}
     return {path + name: tensors for name, tensors in (outside | layers).items()}
 

@@ -47,6 +47,17 @@ _EXPERTS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
 """The names of the matrices of an expert, as most families have them."""
 
 
+def with_biases(modules: Mapping[str, str]) -> dict[str, list[str | Tensor]]:
+    """The tensors of linear maps and norms: weights as ``path``, biases as ``path_bias``.
+
+    ``modules``: the name of each module in the checkpoint, by the path of its parameter.
+    """
+    tensors: dict[str, list[str | Tensor]] = {}
+    for path, name in modules.items():
+        tensors |= {path: [f"{name}.weight"], f"{path}_bias": [f"{name}.bias"]}
+    return tensors
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
     """A family of models.

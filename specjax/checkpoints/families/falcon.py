@@ -9,21 +9,16 @@ from ...models.relative_positions import Alibi
 from ...models.rope import Rope
 from ..json_fields import choice, flag, integer
 from ..schemas import ACTIVATION, CORE, EPS, HEADS, LONGEST, NEVER, POSITIONS, ROTARY, SIZE, SIZES
-from .base import Family, layer_names
+from .base import Family, layer_names, with_biases
 
-
-def _linear(path: str, name: str) -> dict[str, list[str]]:
-    return {path: [f"{name}.weight"], f"{path}_bias": [f"{name}.bias"]}
-
-
-_LAYER = (
-    _linear("mixer.qkv", "self_attention.query_key_value")
-    | _linear("mixer.out", "self_attention.dense")
-    | _linear("mlp.up", "mlp.dense_h_to_4h")
-    | _linear("mlp.down", "mlp.dense_4h_to_h")
-)
-_OUTSIDE = {"embed": ["transformer.word_embeddings.weight"], "head": ["lm_head.weight"]}
-_OUTSIDE |= _linear("norm", "transformer.ln_f")
+_LAYER = {
+    "mixer.qkv": "self_attention.query_key_value",
+    "mixer.out": "self_attention.dense",
+    "mlp.up": "mlp.dense_h_to_4h",
+    "mlp.down": "mlp.dense_4h_to_h",
+}
+_OUTSIDE = with_biases({"norm": "transformer.ln_f"})
+_OUTSIDE |= {"embed": ["transformer.word_embeddings.weight"], "head": ["lm_head.weight"]}
 
 
 def _read(options: dict, where: str) -> dict:
@@ -93,7 +88,7 @@ FALCON = Family(
     _OUTSIDE
     | layer_names(
         "transformer.h.N",
-        _LAYER | _linear("norm", "input_layernorm") | _linear("mixer_norm", "ln_attn") | _linear("mlp_norm", "ln_mlp"),
+        with_biases(_LAYER | {"norm": "input_layernorm", "mixer_norm": "ln_attn", "mlp_norm": "ln_mlp"}),
     ),
     refused="alibi, and parallel_attn = false, as in Falcon-RW",
     read=_read,
@@ -122,10 +117,10 @@ BLOOM = Family(
         "apply_residual_connection_post_layernorm": NEVER,
     },
     _OUTSIDE
-    | _linear("embed_norm", "transformer.word_embeddings_layernorm")
+    | with_biases({"embed_norm": "transformer.word_embeddings_layernorm"})
     | layer_names(
         "transformer.h.N",
-        _LAYER | _linear("mixer_norm", "input_layernorm") | _linear("mlp_norm", "post_attention_layernorm"),
+        with_biases(_LAYER | {"mixer_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}),
     ),
     refused="apply_residual_connection_post_layernorm",
     read=_read_bloom,

@@ -4,17 +4,13 @@ from ...models.rope import Rope
 from ..blocks import Tensor, transpose
 from ..json_fields import choice, flag
 from ..schemas import ACTIVATION, CORE, EPS, NEVER, POSITIONS, SIZE, SIZES
-from .base import Family, layer_names
+from .base import Family, layer_names, with_biases
 
-_LAYER = {
-    "mixer_norm": ["ln_1.weight"],
-    "mixer_norm_bias": ["ln_1.bias"],
+_LAYER = with_biases({"mixer_norm": "ln_1", "mlp_norm": "ln_2"}) | {
     "mixer.qkv": [Tensor("attn.c_attn.weight", transpose)] * 3,
     "mixer.qkv_bias": ["attn.c_attn.bias"] * 3,
     "mixer.out": [Tensor("attn.c_proj.weight", transpose)],
     "mixer.out_bias": ["attn.c_proj.bias"],
-    "mlp_norm": ["ln_2.weight"],
-    "mlp_norm_bias": ["ln_2.bias"],
     "mlp.up": [Tensor("mlp.c_fc.weight", transpose)],
     "mlp.up_bias": ["mlp.c_fc.bias"],
     "mlp.down": [Tensor("mlp.c_proj.weight", transpose)],
@@ -57,10 +53,9 @@ GPT2 = Family(
     {
         "embed": ["transformer.wte.weight"],
         "positions": ["transformer.wpe.weight"],
-        "norm": ["transformer.ln_f.weight"],
-        "norm_bias": ["transformer.ln_f.bias"],
         "head": ["lm_head.weight"],
     }
+    | with_biases({"norm": "transformer.ln_f"})
     | layer_names("transformer.h.N", _LAYER),
     refused="scale_attn_by_inverse_layer_idx, reorder_and_upcast_attn, add_cross_attention",
     read=_read,

@@ -3,21 +3,15 @@
 from ...models.config import ModelConfig
 from ..json_fields import flag
 from ..schemas import ACTIVATION, CORE, EPS, HEAD_DIM, POSITIONS, ROPE, ROTARY, SIZES
-from .base import Family, layer_names
+from .base import Family, layer_names, with_biases
 
 _LAYER = {
-    "mixer_norm": ["input_layernorm.weight"],
-    "mixer_norm_bias": ["input_layernorm.bias"],
-    "mixer.qkv": ["attention.query_key_value.weight"],
-    "mixer.qkv_bias": ["attention.query_key_value.bias"],
-    "mixer.out": ["attention.dense.weight"],
-    "mixer.out_bias": ["attention.dense.bias"],
-    "mlp_norm": ["post_attention_layernorm.weight"],
-    "mlp_norm_bias": ["post_attention_layernorm.bias"],
-    "mlp.up": ["mlp.dense_h_to_4h.weight"],
-    "mlp.up_bias": ["mlp.dense_h_to_4h.bias"],
-    "mlp.down": ["mlp.dense_4h_to_h.weight"],
-    "mlp.down_bias": ["mlp.dense_4h_to_h.bias"],
+    "mixer_norm": "input_layernorm",
+    "mixer.qkv": "attention.query_key_value",
+    "mixer.out": "attention.dense",
+    "mlp_norm": "post_attention_layernorm",
+    "mlp.up": "mlp.dense_h_to_4h",
+    "mlp.down": "mlp.dense_4h_to_h",
 }
 
 
@@ -55,13 +49,9 @@ GPT_NEOX = Family(
         "use_parallel_residual": flag(True),
         "attention_bias": flag(True),
     },
-    {
-        "embed": ["gpt_neox.embed_in.weight"],
-        "norm": ["gpt_neox.final_layer_norm.weight"],
-        "norm_bias": ["gpt_neox.final_layer_norm.bias"],
-        "head": ["embed_out.weight"],
-    }
-    | layer_names("gpt_neox.layers.N", _LAYER),
+    {"embed": ["gpt_neox.embed_in.weight"], "head": ["embed_out.weight"]}
+    | with_biases({"norm": "gpt_neox.final_layer_norm"})
+    | layer_names("gpt_neox.layers.N", with_biases(_LAYER)),
     read=_read,
     write=_write,
     renamed={

@@ -12,9 +12,9 @@ from ...models.rope import Rope
 from ..blocks import Tensor, interleave
 from ..json_fields import choice, flag, integer, list_of, number
 from ..rope_options import read_rope
-from ..schemas import CORE, HEADS, LONGEST, POSITIONS, ROTARY, SIZE, SIZES
+from ..schemas import LONGEST, POSITIONS, SIZE, SIZES
 from .base import LLAMA_LAYER, Family, model_names
-from .mixtures import COUNT, STACKS, TRAINING
+from .mixtures import STACKS, TRAINING, local_experts
 
 _LAYER = (
     LLAMA_LAYER
@@ -103,13 +103,8 @@ LLAMA4 = Family(
     "llama4_text",
     "Llama4ForCausalLM",
     "Llama 4 Scout and Maverick (text)",
-    CORE
-    | SIZES
-    | ROTARY
+    local_experts(131072, 16, 1)
     | {
-        "num_key_value_heads": HEADS.otherwise(8),
-        "head_dim": integer(2, 4096).otherwise(128),
-        "max_position_embeddings": POSITIONS.otherwise(131072),
         "rms_norm_eps": SIZES["rms_norm_eps"].otherwise(1e-5),
         "intermediate_size": SIZE.otherwise(8192),
         "intermediate_size_mlp": SIZE.otherwise(16384),
@@ -122,8 +117,6 @@ LLAMA4 = Family(
         "attn_temperature_tuning": (flag(True) | integer(0, LONGEST)).otherwise(True),  # old files have 4
         "floor_scale": POSITIONS.otherwise(8192),
         "attn_scale": number(-1e3, 1e3).otherwise(0.1),
-        "num_local_experts": COUNT.otherwise(16),
-        "num_experts_per_tok": COUNT.otherwise(1),
         "moe_layers": list_of(integer(0, 1023)).optional(),
         "interleave_moe_layer_step": integer(1, 1024).otherwise(1),
     },

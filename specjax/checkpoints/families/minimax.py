@@ -6,9 +6,9 @@ from ...models.feed_forwards import ExpertsConfig
 from ...models.feed_forwards.grouped_routing import GroupedRouting
 from ..json_fields import choice, integer
 from ..rope_options import read_rope
-from ..schemas import CORE, HEADS, POSITIONS, ROPE, ROTARY, SIZES
+from ..schemas import ROPE
 from .base import LLAMA_LAYER, Family, model_names
-from .mixtures import COUNT, STACKS, TRAINING, experts_of, of_layers
+from .mixtures import STACKS, TRAINING, experts_of, local_experts, of_layers
 
 _MODULE = "block_sparse_moe"
 
@@ -35,17 +35,10 @@ MINIMAX_M2 = Family(
     "minimax_m2",
     "MiniMaxM2ForCausalLM",
     "MiniMax-M2, M2.1 and M2.5",
-    CORE
-    | SIZES
-    | ROTARY
+    local_experts(196608, 256, 8)
     | {
-        "num_key_value_heads": HEADS.otherwise(8),
-        "head_dim": integer(2, 4096).otherwise(128),
-        "max_position_embeddings": POSITIONS.otherwise(196608),
         "partial_rotary_factor": ROPE["partial_rotary_factor"],
         "rotary_dim": integer(2, 4096).optional(),
-        "num_local_experts": COUNT.otherwise(256),
-        "num_experts_per_tok": COUNT.otherwise(8),
         "scoring_func": choice("sigmoid").optional(),
         "shared_intermediate_size": choice(0).optional(),
         "use_qk_norm": choice(True).optional(),

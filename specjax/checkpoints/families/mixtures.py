@@ -4,7 +4,7 @@ from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ...models.feed_forwards import ExpertsConfig, GatedMlpConfig
 from ...models.kinds import FeedForwardConfig
-from ..json_fields import flag, integer, list_of, number
+from ..json_fields import Field, flag, integer, list_of, number
 from ..schemas import CORE, HEAD_DIM, HEADS, LAYER_TYPES, LONGEST, NEVER, POSITIONS, ROTARY, SIZE, SIZES, WINDOW
 from .base import LLAMA_LAYER, Family, model_names
 from .windows import every, layer_types, read_windows
@@ -58,6 +58,25 @@ def of_layers(options: dict, experts: ExpertsConfig, where: str) -> tuple[FeedFo
     step, dense = options.get("decoder_sparse_step") or 1, options.get("mlp_only_layers") or ()
     layers = range(options["num_hidden_layers"])
     return tuple(None if i in dense or (i + 1) % step else experts for i in layers)
+
+
+def local_experts(positions: int, count: int, chosen: int) -> dict[str, Field]:
+    """The options of a family with ``num_local_experts`` and 8 key heads of size 128, by default.
+
+    The arguments are the other defaults: positions, experts, and those that a token chooses.
+    """
+    return (
+        CORE
+        | SIZES
+        | ROTARY
+        | {
+            "num_key_value_heads": HEADS.otherwise(8),
+            "head_dim": integer(2, 4096).otherwise(128),
+            "max_position_embeddings": POSITIONS.otherwise(positions),
+            "num_local_experts": COUNT.otherwise(count),
+            "num_experts_per_tok": COUNT.otherwise(chosen),
+        }
+    )
 
 
 def experts_of(config: ModelConfig) -> ExpertsConfig:

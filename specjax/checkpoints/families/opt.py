@@ -7,21 +7,18 @@ from ...models.config import ModelConfig
 from ...models.rope import Rope
 from ..json_fields import choice, flag
 from ..schemas import ACTIVATION, CORE, NEVER, POSITIONS, SIZES
-from .base import Family, layer_names
+from .base import Family, layer_names, with_biases
 
-_LAYER = {
-    "mixer_norm": ["self_attn_layer_norm.weight"],
-    "mixer_norm_bias": ["self_attn_layer_norm.bias"],
+_MODULES = {
+    "mixer_norm": "self_attn_layer_norm",
+    "mixer.out": "self_attn.out_proj",
+    "mlp_norm": "final_layer_norm",
+    "mlp.up": "fc1",
+    "mlp.down": "fc2",
+}
+_LAYER = with_biases(_MODULES) | {
     "mixer.qkv": [f"self_attn.{x}_proj.weight" for x in "qkv"],
     "mixer.qkv_bias": [f"self_attn.{x}_proj.bias" for x in "qkv"],
-    "mixer.out": ["self_attn.out_proj.weight"],
-    "mixer.out_bias": ["self_attn.out_proj.bias"],
-    "mlp_norm": ["final_layer_norm.weight"],
-    "mlp_norm_bias": ["final_layer_norm.bias"],
-    "mlp.up": ["fc1.weight"],
-    "mlp.up_bias": ["fc1.bias"],
-    "mlp.down": ["fc2.weight"],
-    "mlp.down_bias": ["fc2.bias"],
 }
 
 
@@ -74,10 +71,9 @@ OPT = Family(
         "positions": ["model.decoder.embed_positions.weight"],
         "project_in": ["model.decoder.project_in.weight"],
         "project_out": ["model.decoder.project_out.weight"],
-        "norm": ["model.decoder.final_layer_norm.weight"],
-        "norm_bias": ["model.decoder.final_layer_norm.bias"],
         "head": ["lm_head.weight"],
     }
+    | with_biases({"norm": "model.decoder.final_layer_norm"})
     | layer_names("model.decoder.layers.N", _LAYER),
     refused="layer_norm_elementwise_affine = false",
     read=_read,

@@ -7,38 +7,23 @@ from ...models.rope import Rope
 from ..blocks import Tensor, interleave
 from ..json_fields import choice, integer
 from ..schemas import ACTIVATION, CORE, EPS, HEAD_DIM, NEVER, POSITIONS, ROPE, ROTARY, SIZE, SIZES
-from .base import LLAMA_LAYER, Family, layer_names, model_names
+from .base import LLAMA_LAYER, Family, layer_names, model_names, with_biases
 from .gpt2 import GPT2
 
 _FORM = dict(norm="layer", normed="shared", parallel=True, gated=False, mlp_bias=True, logit_bias=True)
 
-_NAMES = model_names(
-    LLAMA_LAYER
-    | {
-        "norm": ["input_layernorm.weight"],
-        "norm_bias": ["input_layernorm.bias"],
-        "mixer.out": ["self_attn.dense.weight"],
-        "mixer.out_bias": ["self_attn.dense.bias"],
-        "mlp.up": ["mlp.fc1.weight"],
-        "mlp.up_bias": ["mlp.fc1.bias"],
-        "mlp.down": ["mlp.fc2.weight"],
-        "mlp.down_bias": ["mlp.fc2.bias"],
-    }
-) | {
-    "norm": ["model.final_layernorm.weight"],
-    "norm_bias": ["model.final_layernorm.bias"],
-    "logit_bias": ["lm_head.bias"],
+_MODULES = {
+    "norm": "input_layernorm",
+    "mixer.out": "self_attn.dense",
+    "mlp.up": "mlp.fc1",
+    "mlp.down": "mlp.fc2",
 }
+_NAMES = model_names(LLAMA_LAYER | with_biases(_MODULES)) | with_biases({"norm": "model.final_layernorm"})
+_NAMES |= {"logit_bias": ["lm_head.bias"]}
 
-_GPTJ_LAYER = {
-    "norm": ["ln_1.weight"],
-    "norm_bias": ["ln_1.bias"],
+_GPTJ_LAYER = with_biases({"norm": "ln_1", "mlp.up": "mlp.fc_in", "mlp.down": "mlp.fc_out"}) | {
     "mixer.qkv": [Tensor(f"attn.{x}_proj.weight", interleave) for x in "qkv"],
     "mixer.out": ["attn.out_proj.weight"],
-    "mlp.up": ["mlp.fc_in.weight"],
-    "mlp.up_bias": ["mlp.fc_in.bias"],
-    "mlp.down": ["mlp.fc_out.weight"],
-    "mlp.down_bias": ["mlp.fc_out.bias"],
 }
 
 
@@ -94,11 +79,10 @@ GPTJ = Family(
     },
     {
         "embed": ["transformer.wte.weight"],
-        "norm": ["transformer.ln_f.weight"],
-        "norm_bias": ["transformer.ln_f.bias"],
         "head": ["lm_head.weight"],
         "logit_bias": ["lm_head.bias"],
     }
+    | with_biases({"norm": "transformer.ln_f"})
     | layer_names("transformer.h.N", _GPTJ_LAYER),
     read=_read_gptj,
     write=lambda config: {"rotary_dim": config.rope.rotated_size(config.head_dim)},

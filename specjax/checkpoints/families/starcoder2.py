@@ -3,18 +3,15 @@
 from ...models.config import ModelConfig
 from ..json_fields import choice, flag
 from ..schemas import ACTIVATION, CORE, EPS, HEAD_DIM, HEADS, POSITIONS, ROTARY, SIZES, WINDOW
-from .base import LLAMA_LAYER, Family, model_names
+from .base import LLAMA_LAYER, Family, model_names, with_biases
 
 _NAMES = model_names(
     LLAMA_LAYER
     | {
         "mixer_norm_bias": ["input_layernorm.bias"],
         "mlp_norm_bias": ["post_attention_layernorm.bias"],
-        "mlp.up": ["mlp.c_fc.weight"],
-        "mlp.up_bias": ["mlp.c_fc.bias"],
-        "mlp.down": ["mlp.c_proj.weight"],
-        "mlp.down_bias": ["mlp.c_proj.bias"],
     }
+    | with_biases({"mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"})
 )
 
 

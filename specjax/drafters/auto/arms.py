@@ -16,7 +16,7 @@ class Arm:
       length: the number of drafted tokens of a chain, or the levels of a tree; 0 is plain decoding.
       model: whether the draft model, or the head, drafts. Otherwise all rows look their tokens up.
       nodes: the drafted nodes of the model's most probable tree; 0 for a chain.
-      top_k: the nodes of a tree that are expanded in a level, see ``ProbableTree``.
+      top_k: the nodes of a tree that are expanded in a level, see ``DynamicTree``.
     """
 
     length: int

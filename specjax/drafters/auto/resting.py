@@ -18,10 +18,10 @@ from ...errors import RequestError
 from ...heads import KINDS
 from ...heads.base import HeadConfig
 from ..draft_model import DraftModel
-from ..parts.feature_chain import FeatureChain
+from ..dynamic_tree import DynamicTree
+from ..eagle import Eagle2
+from ..mtp import Mtp
 from ..parts.feature_reader import FeatureReader
-from ..parts.probable_tree import ProbableTree
-from ..parts.token_reader import TokenReader
 from .constants import CONSTANTS
 
 _KINDS = tuple(name for name, kind in KINDS.items() if kind.token_by_token)
@@ -50,7 +50,7 @@ class RestingModel:
       grower: grows the chain or the tree. A chain takes the argument ``most`` of ``propose``.
     """
 
-    grower: DraftModel | FeatureChain | ProbableTree
+    grower: DraftModel | DynamicTree | Mtp
 
     def init(self, target, draft, tokens, lengths, taps, **reading):
         return self.grower.init(target, draft, tokens, lengths, taps, **reading)
@@ -175,8 +175,6 @@ def commit_or_rest(model: RestingModel, target, draft, state, tree, scored, verd
 
 def resting(length: int, nodes: int, top_k: int, head: HeadConfig | None, *, longest: int) -> RestingModel:
     """A draft model, or a head, that grows a chain, or a tree of so many ``nodes``; see ``Arm``."""
-    reader = TokenReader() if head is None else FeatureReader()
-    tree = ProbableTree(reader, nodes, length, top_k, 1.0) if nodes else None
     if head is None:
-        return RestingModel(tree or DraftModel(length))
-    return RestingHead(tree or FeatureChain(length), longest)
+        return RestingModel(DynamicTree(nodes, length, top_k) if nodes else DraftModel(length))
+    return RestingHead(Eagle2(nodes, length, top_k, head=head) if nodes else Mtp(length, head=head), longest)

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 
 from ...core.selection import argmax
 from ...core.tree import chain
-from ...loop.drafter import Drafter
 from .best_first import best_first
 from .feature_reader import FeatureReader
+from .readers import Reading
 
 
 @dataclasses.dataclass(frozen=True)
-class OnePass(Drafter):
+class OnePass(Reading):
     """Proposes the likeliest token of each place, or with ``nodes`` the likeliest sequences.
 
     The pass reads the first rows of the round, which are pairs of features and tokens, and then a
@@ -27,24 +27,17 @@ class OnePass(Drafter):
       places: the number of tokens that one pass predicts.
       nodes, width: see ``best_first``; 0 nodes make a chain.
       temperature: the temperature of the scores by which nodes are chosen.
-      reader: the reader of the first rows.
     """
 
     places: int
     nodes: int = 0
     width: int = 1
     temperature: float = 1.0
-    reader: FeatureReader = FeatureReader()
+    reader = FeatureReader()
 
     @property
     def depth(self) -> int:
         return self.places
-
-    def init(self, target, draft, tokens, lengths, taps, **reading):
-        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, **reading)
-
-    def reads(self, target, draft, tokens, lengths, taps):
-        return self.reader.reads(target, draft, tokens, lengths, taps, self.depth)
 
     def propose(self, target, draft, state, key):
         first = self.reader.pairs(state)
@@ -61,9 +54,6 @@ class OnePass(Drafter):
 
     def commit(self, target, draft, state, tree, scored, verdict):
         return self.reader.commit(target, draft, state, verdict.path, scored, verdict)
-
-    def rest(self, target, draft, state, tree, scored, verdict):
-        return self.reader.rest(target, draft, state, tree, scored, verdict, self.depth)
 
     def _tree(self, root, scores):
         if self.nodes:

@@ -5,12 +5,15 @@ the last of them is the root's row. The drafted nodes follow. All rows stay outs
 the verdict decides which are kept.
 """
 
-from typing import Any, Protocol
+import dataclasses
+from typing import Any, ClassVar, Protocol
 
 import jax
+import jax.numpy as jnp
 from flax import struct
 
 from ...core.cache import KVCache, Rows
+from ...loop.drafter import Drafter
 from ...models.base import Model, Output
 
 
@@ -107,7 +110,31 @@ class Reader(Protocol):
         ...
 
 
-def commit_tree(reader: Reader, target: Model, draft, state: Any, scored: Output, verdict) -> ReaderState:
-    """The reader's state after a verdict on a tree whose ``row_of`` is known."""
-    on_path = jax.numpy.take_along_axis(state.drafter.row_of, verdict.path, 1)
-    return reader.commit(target, draft, state, on_path, scored, verdict)
+@dataclasses.dataclass(frozen=True)
+class Reading(Drafter):
+    """A method whose nodes a reader reads.
+
+    Attributes:
+      reader: the reader, see ``Reader``.
+    """
+
+    reader: ClassVar[Any]
+
+    def init(self, target, draft, tokens, lengths, taps, **reading) -> ReaderState:
+        return self.reader.init(target, draft, tokens, lengths, taps, self.depth, **reading)
+
+    def reads(self, target, draft, tokens, lengths, taps):
+        return self.reader.reads(target, draft, tokens, lengths, taps, self.depth)
+
+    def rest(self, target, draft, state, tree, scored, verdict) -> ReaderState:
+        return self.reader.rest(target, draft, state, tree, scored, verdict, self.depth)
+
+    def commit_tree(self, target: Model, draft, state: Any, scored: Output, verdict) -> ReaderState:
+        """The state after a verdict on a tree whose ``row_of`` is known."""
+        on_path = jnp.take_along_axis(state.drafter.row_of, verdict.path, 1)
+        return self.reader.commit(target, draft, state, on_path, scored, verdict)
+
+    def commit_chain(self, target: Model, draft, state: Any, scored: Output, verdict) -> ReaderState:
+        """The state after a verdict on a chain, whose last token was not read."""
+        path = jnp.minimum(jnp.arange(self.depth + 1), jnp.maximum(verdict.length - 1, 0)[:, None])
+        return self.reader.commit(target, draft, state, jnp.minimum(path, self.depth - 1), scored, verdict)

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from ...core.recurrence import DeltaRows, DeltaState, lags, path_decays, product
-from ..attention import Seen
+from ...core.recurrence import DeltaRows, DeltaState, path_decays, product
 from ..kinds import LayerConfig, MixerConfig
 from ..layers import check_division, linear, matrix, param, rms_norm
 from ..stacks import Stack, rows_of_sizes
+from .convolution import as_mask, convolve
 
 _UNIT_EPS = 1e-6
 """The constant under the root of the length of queries and keys, as in transformers."""
@@ -54,10 +54,6 @@ class DeltaRuleConfig(MixerConfig):
         conv = self.key_dim, self.key_dim, values
         sizes = {"qkvz": (*conv, values), "conv": conv, "ba": (self.groups, self.groups)}
         return {name: rows_of_sizes(self.key_heads, *each) for name, each in sizes.items()}
-
-    @property
-    def row_shapes(self) -> tuple[tuple[int, int], ...]:
-        return ()
 
     def empty(self, batch: int, capacity: int, dtype) -> DeltaState:
         memory = jnp.zeros((batch, self.value_heads, self.key_dim, self.value_dim), jnp.float32)
@@ -112,19 +108,12 @@ class DeltaRule(nnx.Module):
         mixed, gates = jnp.split(projected, [config.channels], -1)
         new = jnp.moveaxis(mixed, 1, 2)
         inputs = jnp.concatenate([past.inputs, rows.inputs, new], 2)
-        convolved = self._convolve(inputs, mask)
+        convolved = jax.nn.silu(convolve(inputs, mask, self.conv[...]))
         values, rows_of = self._update(convolved, *self._strengths(normed), past, rows, mask)
         gates = gates.reshape(B, N, -1, config.value_dim)
         gated = rms_norm(values, self.norm[...], self.eps) * jax.nn.silu(gates)
         rows = DeltaRows(*(jnp.concatenate(pair, 2) for pair in zip(rows, (new, *rows_of))))
         return linear(gated.reshape(B, N, -1), self.out_proj[...]), rows
-
-    def _convolve(self, inputs, mask):
-        """The convolved inputs float32 [B, K, N, C / K] of N nodes.
-
-        ``inputs``: float32 [B, K, W - 1 + M, C / K], those of the state and of all rows.
-        """
-        return jax.nn.silu(convolve(inputs, mask, self.conv[...]))
 
     def _strengths(self, normed):
         """Beta and log alpha of each node, float32 [B, H, N]."""
@@ -184,32 +173,3 @@ class DeltaRule(nnx.Module):
 def _unit(x: jax.Array) -> jax.Array:
     """The vectors x [..., D] at length 1."""
     return x * lax.rsqrt(jnp.sum(x * x, -1, keepdims=True) + _UNIT_EPS)
-
-
-def convolve(inputs: jax.Array, mask: jax.Array, weights: jax.Array) -> jax.Array:
-    """The convolution over the last W tokens of the path to each of N nodes.
-
-    Args:
-      inputs: float32 [B, K, W - 1 + M, C / K], those of the state and of all rows.
-      mask: bool [B, N, M], the uncommitted rows that each node sees.
-      weights: [C, 1, W].
-
-    Returns float32 [B, K, N, C / K].
-    """
-    B, N, _ = mask.shape
-    K, W = inputs.shape[1], weights.shape[2]
-    mask = jnp.concatenate([jnp.ones((B, N, W - 1), bool), mask], -1)  # all nodes see the state's inputs
-    lag = jnp.where(mask, lags(mask), -1)
-    place = jnp.argmax(lag[:, :, None] == jnp.arange(W - 1, -1, -1)[:, None], -1)
-    window = jnp.take_along_axis(inputs, place.reshape(B, 1, -1, 1), 2).reshape(B, K, N, W, -1)
-    return jnp.einsum("bknwc,kcw->bknc", window, weights.reshape(K, -1, W).astype(jnp.float32))
-
-
-def as_mask(mask: jax.Array | Seen, B: int, N: int, M: int) -> jax.Array:
-    """Bool [B, N, M], the uncommitted rows that each node sees."""
-    if isinstance(mask, Seen):
-        assert mask.inner is None  # groups of nodes belong to trained heads, which have attention alone
-        at = jnp.arange(M)
-        first = 0 if mask.first is None else mask.first[..., None]
-        mask = (at >= first) & (at < mask.limit[..., None])
-    return jnp.broadcast_to(mask, (B, N, M))

@@ -15,7 +15,7 @@ from ...core.recurrence import DeltaRows, DeltaState, path_decays, product
 from ..kinds import LayerConfig, MixerConfig
 from ..layers import check_division, linear, matrix, param, rms_norm, value_of
 from ..stacks import Stack, rows_of_sizes
-from .delta_rule import as_mask, convolve
+from .convolution import as_mask, convolve
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +53,6 @@ class Mamba2Config(MixerConfig):
         joint = rows_of_sizes(self.groups, self.width, *conv, self.heads // self.groups)
         convolved = rows_of_sizes(self.groups, *conv)
         return {"joint": joint, "joint_bias": joint, "conv": convolved, "conv_bias": convolved}
-
-    @property
-    def row_shapes(self) -> tuple[tuple[int, int], ...]:
-        return ()
 
     def empty(self, batch: int, capacity: int, dtype) -> DeltaState:
         memory = jnp.zeros((batch, self.heads, self.state_dim, self.head_dim), jnp.float32)
@@ -111,18 +107,12 @@ class Mamba2(nnx.Module):
         projected = linear(normed, self.joint[...], value_of(self.joint_bias)).reshape(B, N, K, -1)
         gates, mixed, steps = jnp.split(projected, [config.width, config.width + config.channels], -1)
         new = jnp.moveaxis(mixed, 1, 2)
-        convolved = self._convolve(jnp.concatenate([past.inputs, rows.inputs, new], 2), mask)
+        inputs = jnp.concatenate([past.inputs, rows.inputs, new], 2)
+        convolved = jax.nn.silu(convolve(inputs, mask, self.conv[...], value_of(self.conv_bias)))
         values, rows_of = self._read(convolved, jnp.moveaxis(steps.reshape(B, N, -1), 1, 2), past, rows, mask)
         gated = rms_norm(values * jax.nn.silu(gates), self.norm[...].reshape(K, -1), self.eps)
         rows = DeltaRows(*(jnp.concatenate(pair, 2) for pair in zip(rows, (new, *rows_of))))
         return linear(gated.reshape(B, N, -1), self.out_proj[...], value_of(self.out_proj_bias)), rows
-
-    def _convolve(self, inputs, mask):
-        """The convolved inputs float32 [B, K, N, C / K] of N nodes, see ``convolve``."""
-        y = convolve(inputs, mask, self.conv[...])
-        if self.conv_bias is not None:
-            y = y + self.conv_bias[...].astype(jnp.float32).reshape(self.config.groups, 1, -1)
-        return jax.nn.silu(y)
 
     def _read(self, mixed, steps, past: DeltaState, rows: DeltaRows, mask):
         """Outputs of the heads float32 [B, N, K, H / K * P]; B, updates and decays of the nodes.

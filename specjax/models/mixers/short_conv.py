@@ -11,7 +11,7 @@ from ...core.recurrence import ConvRows, ConvState
 from ..kinds import LayerConfig, MixerConfig
 from ..layers import check_division, linear, matrix, param, value_of
 from ..stacks import Stack, rows_of_sizes
-from .delta_rule import as_mask, convolve
+from .convolution import as_mask, convolve
 
 _MOST_GROUPS = 16
 """The largest number of groups in which channels lie."""
@@ -40,10 +40,6 @@ class ShortConvConfig(MixerConfig):
     def stacks(self) -> dict[str, Stack]:
         size = self.channels // self.groups
         return dict.fromkeys(("gates", "gates_bias"), rows_of_sizes(self.groups, size, size, size))
-
-    @property
-    def row_shapes(self) -> tuple[tuple[int, int], ...]:
-        return ()
 
     def empty(self, batch: int, capacity: int, dtype) -> ConvState:
         shape = batch, self.groups, self.kernel - 1, self.channels // self.groups
@@ -87,8 +83,7 @@ class ShortConv(nnx.Module):
         projected = linear(normed, self.gates[...], value_of(self.gates_bias))
         b, c, x = projected.reshape(B, N, config.groups, 3, -1).transpose(3, 0, 2, 1, 4)
         rows = ConvRows(jnp.concatenate([rows.inputs, b * x], 2))
-        y = convolve(jnp.concatenate([past.inputs, rows.inputs], 2), mask, self.conv[...])
-        if self.conv_bias is not None:
-            y = y + self.conv_bias[...].astype(jnp.float32).reshape(config.groups, 1, -1)
+        inputs = jnp.concatenate([past.inputs, rows.inputs], 2)
+        y = convolve(inputs, mask, self.conv[...], value_of(self.conv_bias))
         y = jnp.moveaxis(c * y, 1, 2).reshape(B, N, -1)
         return linear(y, self.out_proj[...], value_of(self.out_proj_bias)), rows

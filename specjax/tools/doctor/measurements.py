@@ -104,15 +104,15 @@ def mean(places: Sequence[Places], field: str) -> float:
     return float(np.concatenate([getattr(each, field) for each in places]).mean())
 
 
-def rises(before: Sequence[Places], after: Sequence[Places], factor: float = 1.1) -> bool:
-    """True if the acceptance of the same places is higher by ``factor`` and not by chance.
+def rises(before: Sequence[Places], after: Sequence[Places]) -> bool:
+    """True if the acceptance of the same places is higher by a tenth and not by chance.
 
     The test is Wilcoxon's signed-rank test on ``overlap``.
     """
     from scipy import stats  # a second of imports
 
     a, b = (np.concatenate([each.overlap for each in places]) for places in (before, after))
-    if b.mean() <= factor * a.mean():
+    if b.mean() <= 1.1 * a.mean():
         return False
     test: Any = stats.wilcoxon(b - a, alternative="greater")  # scipy has no types
     return bool(test.pvalue < _CERTAIN)

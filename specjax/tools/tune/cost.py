@@ -21,7 +21,7 @@ from ...core.state import Requests
 from ...core.stats import Counters
 from ...core.tree import Topology, Tree, chain, from_paths
 from ...drafters import Plain, TokenRecycling, make_drafter, own_options
-from ...drafters.parts.fixed_tree import level_order
+from ...drafters.parts.level_order import level_order
 from ...heads import Head
 from ...loop import decode
 from ...loop.drafter import Drafter, Models

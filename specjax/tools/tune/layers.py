@@ -111,7 +111,7 @@ def find_exit(rate: Rate, costs: Costs, num_layers: int, longest: int) -> list[S
     )
 
 
-def find_skip_set(rate: Rate, costs: Costs, num_layers: int, longest: int, budget: int, seed: int = 0) -> list[Setting]:
+def find_skip_set(rate: Rate, costs: Costs, num_layers: int, longest: int, budget: int) -> list[Setting]:
     """The tried sets of sub-layers, the best first.
 
     The search first skips each sub-layer alone. Then it grows a set in the order of these results.
@@ -132,7 +132,7 @@ def find_skip_set(rate: Rate, costs: Costs, num_layers: int, longest: int, budge
     order = sorted(parts, key=lambda part: -settings[frozenset([part])].speedup)
     for size in range(2, len(parts)):
         try_set(order[:size])
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     for _ in range(4 * budget):  # Some changes give a set that was tried before.
         best = max(settings, key=lambda chosen: settings[chosen].speedup)
         changed = rng.choice(len(parts), size=rng.integers(1, 3), replace=False)

@@ -528,7 +528,7 @@ def test_a_tree_that_emits_little_loses_value():
 
 
 def test_a_resting_model_commits_any_path_of_its_tree_and_nothing_of_a_tree_that_was_not_taken():
-    grower = DynamicTree(tree_nodes=10, tree_depth=3, tree_top_k=2).grower
+    grower = DynamicTree(tree_nodes=10, tree_depth=3, tree_top_k=2)
     state = start(TARGET, DRAFT, grower, PROMPTS, **SIZES)
     tree, drafted = propose(TARGET, DRAFT, grower, state)
     before = state.replace(drafter=drafted)
