@@ -16,7 +16,10 @@ from .compiled_calls import CompiledCalls
 from .prefix_blocks import BLOCK, Block
 
 Program = tuple[str, int]
-"""A program that is compiled ahead: "rounds", "plain" or "grammar" and a width, or "chunk" and a size."""
+"""A program that is compiled ahead, such as ("rounds", 4).
+
+"rounds", "plain" and "grammar" have a width, "chunk" has a size.
+"""
 
 LEAST_CHUNK = BLOCK
 """The fewest tokens of a prompt that one forward reads. Programs for fewer cost as much time."""
@@ -135,7 +138,7 @@ class PromptPrograms(CompiledCalls):
         return self.ready is None or (kind, size) in self.ready
 
     def _compile_ahead(self, function: partial, args: tuple, key: tuple, options: dict, modules=None) -> None:
-        """Compiles a program for arguments of these shapes. Others may take and donate the arrays."""
+        """Compiles a program for arguments of these shapes, whose arrays others may donate."""
 
         def shape(x):
             return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None))
