@@ -5,6 +5,7 @@ import dataclasses
 import os
 import signal
 import sys
+from functools import partial
 
 import jax
 
@@ -113,12 +114,13 @@ def keep_programs() -> str | None:
 
     A folder that the user has set stays, and so does a cache that is switched off.
     """
-    if not jax.config.jax_enable_compilation_cache:
+    setting = partial(getattr, jax.config)
+    if not setting("jax_enable_compilation_cache"):
         return None
-    if jax.config.jax_compilation_cache_dir is None:
+    if setting("jax_compilation_cache_dir") is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "programs"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    return jax.config.jax_compilation_cache_dir
+    return setting("jax_compilation_cache_dir")
 
 
 def follow(args: argparse.Namespace, drafting: dict) -> None:
