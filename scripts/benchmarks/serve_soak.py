@@ -2,7 +2,8 @@
 
     python scripts/benchmarks/serve_soak.py [--requests 2000] [--clients 32] [--minutes 20]
 
-The requests are completions and chats with random options, streams among them. Of ten clients one goes
+The requests are completions and chats with random options; streams, schemas, grammars and calls of tools are
+among them. Of ten clients one goes
 away in the middle, and of twenty one sends a request that is invalid. Every text must be that of a
 Generator in this process, for the same options and seed. After each tenth the server must be idle;
 memory and device arrays must not have grown since the first tenth, but for the store of beginnings.
@@ -16,6 +17,7 @@ import argparse
 import asyncio
 import json
 import math
+import re
 import signal
 import sys
 import tempfile
@@ -32,10 +34,15 @@ from serve_process import NAME, Server, serve
 
 import specjax
 from specjax.cli.parser import integer
+from specjax.serve.tools.formats import FORMATS
+from specjax.serve.tools.grammar import calls_grammar
 from specjax.tools.evaluate import held_out_prompts
 from specjax.tools.evaluate.report import markdown_table
 
-TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+SIGN = "<tool_call>"
+TEMPLATE = (
+    f"{{% if tools %}}{SIGN}{{% endif %}}{{% for message in messages %}}{{{{ message['content'] }}}}{{% endfor %}}"
+)
 CAPACITY, SHORTEST, LONGEST, NEW = 256, 4, 48, 96
 SAMPLES, LEAVING, WRONG = [1, 1, 1, 1, 2, 3], 0.1, 0.05
 """Numbers of samples, and the shares of clients that go away and of invalid requests."""
@@ -48,6 +55,14 @@ STORE = 2**21
 
 STOPS = ["\n\n", "self", " = ", "return", "):", "None", "import", "if ", "in", "['", "0", "def "]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "required": ["a", "b"]}
+SCHEMAS = [SCHEMA, {"type": "array", "items": {"type": "boolean"}, "maxItems": 6}, {"const": "a text without a choice"}]
+GRAMMARS = ['start: "(" start ")" | "x"', 'start: /[a-z]{1,9}/ (", " /[0-9]{1,3}/)*']
+ARGUMENTS = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}, "days": {"type": "integer", "maximum": 9}}}
+FUNCTIONS = [
+    {"name": name, "parameters": ARGUMENTS | {"required": ["unit", "days"]}} for name in ("get_weather", "set")
+]
+CALLS = calls_grammar(FORMATS[0], FUNCTIONS, several=False, with_mark=True)
+CALL = re.compile(r'<tool_call>\n\{"name": "(\w+)", "arguments": (\{.*\})\}\n</tool_call>')
 INVALID = [
     (400, {"temperature": -1}),
     (400, {"max_tokens": 0}),
@@ -93,6 +108,9 @@ class Ask:
             body["top_logprobs"], body["logprobs"] = body["logprobs"], True
         if (schema := body.pop("json_schema", None)) is not None:
             body["response_format"] = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+        if body.pop("tools", False):
+            tools = [{"type": "function", "function": function} for function in FUNCTIONS]
+            body |= {"tools": tools, "tool_choice": "required", "parallel_tool_calls": False}
         return body | (self.invalid[1] if self.invalid else {})
 
 
@@ -170,12 +188,18 @@ def random_ask(rng: np.random.Generator, texts: list[str], tokenizer, seed: int,
         stop_token_ids=[[ids[0]], ids[:3]],
         ignore_eos=[True],
         logprobs=[0, 3],
-        json_schema=[SCHEMA] * schemas,
+        json_schema=SCHEMAS * schemas,
     )
     options |= {name: some(values) for name, values in optional.items() if values and rng.random() < 0.2}
     if "json_schema" in options:  # it needs room for the shortest text, and the token that ends a text
         options["max_new_tokens"] = max(options["max_new_tokens"], NEW // 2)
         options.pop("ignore_eos", None)
+    elif schemas and rng.random() < 0.2:
+        options["grammar"] = some(GRAMMARS)
+        options.pop("ignore_eos", None)
+    elif schemas and "messages" in options:
+        options = {name: options[name] for name in ("messages", "temperature", "seed", "n")} | {"tools": True}
+        options["max_new_tokens"] = NEW
     leaves, invalid = rng.random() < LEAVING, rng.random() < WRONG
     return Ask(options, bool(rng.random() < 0.5), leaves and not invalid, some(INVALID) if invalid else None)
 
@@ -185,22 +209,29 @@ def add_expected(target, draft: str, asks: list[Ask]) -> list[Ask]:
     generator = specjax.Generator(target, draft=draft, capacity=CAPACITY)
     groups: dict[tuple, list[int]] = {}
     for i, ask in enumerate(asks):
-        groups.setdefault(("messages" in ask.options, "json_schema" in ask.options, ask.options["n"]), []).append(i)
+        form = next((name for name in ("json_schema", "grammar", "tools") if name in ask.options), "")
+        groups.setdefault(("messages" in ask.options, form, ask.options["n"]), []).append(i)
     found = list(asks)
-    for (chat, _, n), members in groups.items():
+    for (chat, form, n), members in groups.items():
         count = ROWS // n
         for at in range(0, len(members), count):
             batch = [asks[i].options for i in (members[at : at + count] * count)[:count]]
-            results = generate(generator, batch, "messages" if chat else "prompt", n)
+            if form == "tools":
+                call = lambda own: dict(own, prompt=SIGN + own["messages"][0]["content"], grammar=CALLS)
+                results = generate(generator, [call(own) for own in batch], "prompt", n)
+            else:
+                results = generate(generator, batch, "messages" if chat else "prompt", n)
             for i, own in zip(members[at : at + count], np.arange(len(results)).reshape(count, n)):
                 texts = [(results[j].text, results[j].finish_reason) for j in own]
+                if form == "tools":
+                    texts = [("".join(CALL.fullmatch(text).groups()), "tool_calls") for text, _ in texts]
                 found[i] = replace(asks[i], expected=texts)
     return found
 
 
 def generate(generator: specjax.Generator, batch: list[dict], kind: str, n: int) -> list[specjax.Result]:
     """The results of a batch, ``n`` for each prompt, in order."""
-    names = {name for options in batch for name in options} - {"prompt", "messages", "n", "logprobs"}
+    names = {name for options in batch for name in options} - {"prompt", "messages", "n", "logprobs", "tools"}
     defaults = {field: value for field, value in vars(specjax.requests.options.Options()).items() if field in names}
     options = {name: [own.get(name, defaults[name]) for own in batch] for name in sorted(names)}
     tokenizer = generator.target.tokenizer
@@ -301,6 +332,8 @@ def add(found: list, answer: dict) -> None:
         held = choice.get("message") or choice.get("delta") or choice
         own = found[choice["index"]]
         own[0] += held.get("text") or held.get("content") or ""
+        functions = [call["function"] for call in held.get("tool_calls") or ()]
+        own[0] += "".join(one.get("name", "") + one.get("arguments", "") for one in functions)
         own[1] = choice["finish_reason"] or own[1]
 
 
@@ -326,7 +359,7 @@ def describe(report: dict, args: argparse.Namespace) -> str:
     ended, (first, last) = report["at_the_signal"], report["resident_mb"]
     sent = sum(report.get(name, 0) for name in ("right", "wrong", "left", "invalid", "wrong_error"))
     arrays = [report["memory"][i]["arrays"] for i in (0, -1)]
-    options = "all options" + ("" if report["schemas"] else " but JSON schemas, which the vocabulary cannot write")
+    options = "all options" + ("" if report["schemas"] else " but constraints, which the vocabulary cannot write")
     rows = [
         ["answers with the texts of a Generator, with another text", f"{report.get('right', 0):,}, {report.get('wrong', 0)}"],
         ["clients that went away in the middle", f"{report.get('left', 0):,}"],
