@@ -104,9 +104,14 @@ def run(args: argparse.Namespace) -> None:
                 print(describe_sampling(application.state.sampling), file=sys.stderr)
             say = f"specjax: {name} is ready at http://{f'[{host}]' if ':' in host else host}:{port}/v1"
             kept = f"specjax: compiled programs are kept in {folder}; a later start takes them from there"
-            ready = lambda: print(say, *filter(None, [folder and kept]), sep="\n", file=sys.stderr, flush=True)
+
+            def ready() -> None:
+                print(say, *filter(None, [folder and kept]), sep="\n", file=sys.stderr, flush=True)
+                warm.go_on()
+
             server.run(application, bound, deadline=args.deadline, ready=ready, end_at_once=end_at_once)
-            warm.end()
+            if warm.waiting:  # a compilation cannot be interrupted
+                end_at_once(0)
 
 
 def keep_programs() -> str | None:

@@ -14,9 +14,9 @@ from .prompt_programs import LEAST_CHUNK, Program
 class WarmStart:
     """The programs of a started engine that are compiled ahead.
 
-    ``begin`` compiles what the first request needs: the smallest chunk, and plain rounds. The
-    method's rounds, which take longest, follow in a thread. An engine on a mesh, or with
-    a lossy rule, compiles all of its programs in ``begin``.
+    ``begin`` compiles what the first request needs: the smallest chunk, and plain rounds.
+    ``go_on`` compiles the others in a thread, the method's rounds first. An engine on a mesh, or
+    with a lossy rule, compiles all of its programs in ``begin``.
 
     Args:
       say: takes a line about each program that the thread has compiled.
@@ -33,7 +33,7 @@ class WarmStart:
         self.waiting: list[Program] = []
 
     def begin(self) -> None:
-        """Compiles the programs of the first request, and starts the thread for the others."""
+        """Compiles the programs of the first request."""
         engine = self._engine
         programs = engine.programs
         if programs.session.mesh is not None or as_rule(programs.session.rule).lossy:
@@ -45,6 +45,9 @@ class WarmStart:
         first = [("rounds", narrow), *(("plain", width) for width in others[-1:])]
         grammars = [("grammar", width) for width in {narrow: None, programs.count: None}]
         self.waiting = [*first, *chunks[:1], *(("rounds", width) for width in others[::-1]), *grammars, *chunks[1:]]
+
+    def go_on(self) -> None:
+        """Starts the thread that compiles the programs that wait."""
         self._thread = threading.Thread(target=self._compile_all, name="specjax compiler", daemon=True)
         self._thread.start()
 
@@ -96,9 +99,13 @@ def describe(program: Program) -> str:
 
 def chunk_sizes(engine: Engine) -> list[int]:
     """The sizes of chunks in which the engine may read prompts, ascending."""
-    room = min(engine.capacity - engine.generator.drafter.depth - 1, engine.target.config.context) - 2
-    most = min(engine.programs.chunk, room)
+    most = min(engine.programs.chunk, _longest_prompt(engine) - 1)
     return [LEAST_CHUNK << i for i in range(16) if i == 0 or LEAST_CHUNK << i <= most]
+
+
+def _longest_prompt(engine: Engine) -> int:
+    """The most tokens of a prompt with one new token."""
+    return min(engine.capacity - engine.generator.drafter.depth - 1, engine.target.config.context) - 1
 
 
 def warm_up(engine: Engine) -> None:
@@ -108,8 +115,8 @@ def warm_up(engine: Engine) -> None:
     constraints are compiled when the first request asks for them.
     """
     vocab_size = engine.target.config.vocab_size
-    room = min(engine.capacity - engine.generator.drafter.depth - 1, engine.target.config.context) - 2
-    prompts = [[i % vocab_size] * min(size + 1, room + 1) for i, size in enumerate(chunk_sizes(engine))]
+    longest = _longest_prompt(engine)
+    prompts = [[i % vocab_size] * min(size + 1, longest) for i, size in enumerate(chunk_sizes(engine))]
     for handle in [engine.submit(prompt, max_new_tokens=1) for prompt in (*prompts, *prompts[:1], *prompts[-1:])]:
         handle.result()
     engine.compile_rounds()

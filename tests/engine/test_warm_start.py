@@ -30,6 +30,7 @@ def started(request, target, draft, monkeypatch):
     with engine:
         warm = WarmStart(engine, lines.append)
         warm.begin()
+        warm.go_on()
         yield engine, warm, gate, Generator(target, request.param, draft, capacity=256), lines
         gate.set()
         warm.end()
