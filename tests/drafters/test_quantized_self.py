@@ -11,7 +11,8 @@ from support.reference import is_greedy
 import specjax
 from specjax import Generator, RequestError
 from specjax.drafters import QuantizedSelf
-from specjax.models.quantised_weights import Quantised, quantise_module
+from specjax.models.quantised_weights import Quantised
+from specjax.models.rounding import quantise_module
 
 DRAFTS = 3
 PROMPTS = random_prompts(6, 30, seed=3)

@@ -139,9 +139,9 @@ def test_linear_uses_the_kernel_if_it_is_installed(monkeypatch):
 def test_two_threads_register_a_kernel_once():
     """XLA refuses a second kernel of the same name, once it has a device."""
     jax.devices()
-    register = lambda _: llvm.register(product_llvm.product, 61, False, "bfloat16", False)
+    register = lambda _: llvm.register(product_llvm.product, 61, False, False)
     with ThreadPoolExecutor(4) as pool:
-        assert set(pool.map(register, range(4))) == {"specjax_product_61_False_bfloat16_False"}
+        assert set(pool.map(register, range(4))) == {"specjax_product_61_False_False"}
 
 
 @pytest.mark.parametrize("version, usable", [("0.50.0", True), ("0.51.0rc1", True), ("1.0", True), ("0.43.0", False)])
