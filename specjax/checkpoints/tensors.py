@@ -34,7 +34,7 @@ from .packed.stored import Stored, in_one_form
 from .packed.weights import unpack_tensors, without_zero_biases
 from .packed.words import Packed
 from .placement import STORED, Placement
-from .shape_check import check_tensors, least_shapes
+from .shape_check import cast, check_tensors, least_shapes
 from .tied_head import untie_if_different
 from .torch_files import open_torch
 
@@ -255,7 +255,7 @@ def _read(
             at += block.size
         if not pieces:
             return np.zeros((last - first, *param.shape[1:]), param.dtype)
-        return _cast(np.concatenate(pieces), param.dtype, row_blocks[0].name, where)
+        return cast(np.concatenate(pieces), param.dtype, row_blocks[0].name, where)
 
     if isinstance(sharding, jax.sharding.SingleDeviceSharding):  # make_array_from_callback would forget its memory kind
         return jax.device_put(part((slice(None),) * len(param.shape)), sharding)
@@ -292,16 +292,3 @@ def _read_stored(
         numbers = jax.jit(pack, static_argnums=(1, 2))(numbers, first.group, offsets is not None)
     scheme = first.scheme if first.scheme == "fp8" or placement.quantize == STORED else f"{first.scheme}:exact"
     return in_kernel_order(Quantised(numbers, read("scales", jnp.float32), scheme, param.dtype, offsets))
-
-
-def _cast(values: np.ndarray, dtype, name: str, where) -> np.ndarray:
-    """The values in another type. Raises CheckpointError for numbers that do not fit into it."""
-    if np.issubdtype(values.dtype, np.integer):
-        bounds = np.iinfo(dtype)
-        if values.size and not bounds.min <= values.min() <= values.max() <= bounds.max:
-            raise CheckpointError(f"{where}: {name} holds numbers beyond {np.dtype(dtype)}; the tensor is damaged")
-    with np.errstate(over="ignore"):
-        cast = values.astype(dtype)
-    if dtype == np.float16 and np.isinf(cast).any() and not np.isinf(values).any():
-        raise CheckpointError(f"{where}: {name} holds numbers beyond float16; load the model with dtype='float32'")
-    return cast

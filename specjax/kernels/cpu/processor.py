@@ -4,7 +4,9 @@ import functools
 import platform
 from pathlib import Path
 
-_MATRIX_EXTENSIONS = ("amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni", "avx512f", "avx2", "bf16", "i8mm", "sve")
+_MATRIX_EXTENSIONS = (
+    "amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni", "avx512f", "avx_vnni", "avx2", "bf16", "i8mm", "sve",
+)  # fmt: skip
 """Names of instructions for products, as Linux gives them, for x86 and ARM."""
 
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from .processor import matrix_extensions
-from .product import is_installed, parts_of
+from .product import is_installed, threads
 
 if TYPE_CHECKING:
     from ...models.quantised_weights import Quantised
@@ -25,6 +25,12 @@ TILE = 16
 
 QUAD = 4
 """The bytes of an output that lie together."""
+
+_CHUNK = 1 << 17
+"""The weights of a chunk of one row, which take a core a few microseconds."""
+
+_ROWS = 6
+"""So many rows more take as long again."""
 
 _LARGEST_GROUP, _STEP = 32, 8
 """The largest group of the kernel, and the number that divides each group."""
@@ -82,15 +88,17 @@ def product(rows: jax.Array, weight: "Quantised", number: jax.Array | None = Non
     own, *facts = [rows.astype(jnp.float32)] if exact else _rounded(rows, group, kind == "avx2" and weight.bits == 8)
     operands = [own, weight.values, weight.scales, weight.offsets, *facts, number]
     form = weight.bits, group, weight.offsets is not None, number is not None
-    name = llvm.register(tiles_llvm.tile_product, len(rows), kind, *form)
-    bounds = parts_of(tiles, tiles * TILE * inputs)
+    name = llvm.register(tiles_llvm.tile_product, len(rows), threads() - 1, kind, *form)
+    result = jax.ShapeDtypeStruct((len(rows), tiles * TILE), jnp.float32)
+    call = jax.ffi.ffi_call(name, result, vmap_method="sequential")
+    y = call(*(each for each in operands if each is not None), chunks=_chunks(tiles, inputs, len(rows)))
+    return y[:, :outputs]
 
-    def part(first: int, end: int) -> jax.Array:
-        result = jax.ShapeDtypeStruct((len(rows), (end - first) * TILE), jnp.float32)
-        call = jax.ffi.ffi_call(name, result, vmap_method="sequential")
-        return call(*(each for each in operands if each is not None), first=first)
 
-    return jnp.concatenate([part(*ends) for ends in zip(bounds, bounds[1:])], 1)[:, :outputs]
+def _chunks(tiles: int, inputs: int, rows: int) -> int:
+    """The chunks of a product, which threads share."""
+    work = tiles * TILE * inputs * (1 + rows / _ROWS)
+    return max(1, min(tiles, int(work / _CHUNK))) if threads() > 1 else 1
 
 
 def _rounded(rows: jax.Array, group: int, words: bool) -> list[jax.Array]:

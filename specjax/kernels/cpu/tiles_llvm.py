@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from .llvm import FLOAT, I8, I32, I64, OPERAND, POINTER, RESULT, VOID, Call, declare, loop
+from .shared_call import SharedCall
 from .tiles import QUAD, TILE
 
 _CHUNK = QUAD * TILE
@@ -105,10 +106,13 @@ class _Kernel(NamedTuple):
         return self.call(f"llvm.fma.v{LANES[self.kind]}f32", a.type, a, b, c)
 
 
-def tile_product(name: str, rows: int, kind: str, *form) -> Call:
-    """The kernel for a number of rows. ``kind`` is one of ``LANES``; ``form`` as ``Form``."""
-    call, form = Call(name), Form(*form)
-    build, first = call.build, call.attribute()
+def tile_product(name: str, rows: int, helpers: int, kind: str, *form) -> Call:
+    """The kernel for a number of rows, which ``helpers`` may share.
+
+    ``kind`` is one of ``LANES``, and ``form`` is as ``Form``.
+    """
+    call, form = SharedCall(name), Form(*form)
+    build, count, first = call.build, call.attribute(), I64(0)
     present = [True, True, True, form.offsets, kind != "float", kind != "float"]
     pointers = iter(range(6))
     arrays = _Arrays(*[call.data(OPERAND, next(pointers)) if given else None for given in present])
@@ -117,11 +121,13 @@ def tile_product(name: str, rows: int, kind: str, *form) -> Call:
     tiles = build.udiv(outputs, I64(TILE))
     if form.stacked:
         number = build.sext(build.load(call.data(OPERAND, sum(present)), typ=I32), I64)
-        first = build.add(first, build.mul(number, call.size(OPERAND, 2, 1)))
+        first = build.mul(number, call.size(OPERAND, 2, 1))
     kernel = _Kernel(build, arrays, form, kind, groups)
-    count = -(-rows // _ROWS[kind])
-    large, many = -(-rows // count), rows - (-(-rows // count) - 1) * count  # so many blocks of so many rows
-    with loop(build, I64(0), tiles, 1) as tile:
+    blocks = -(-rows // _ROWS[kind])
+    large = -(-rows // blocks)
+    many = rows - (large - 1) * blocks  # so many blocks have so many rows, others one less
+    bound = lambda chunk: build.udiv(build.mul(tiles, chunk), count)
+    with loop(build, bound(call.chunk), bound(build.add(call.chunk, I64(1))), 1) as tile:
         for size, start, end in ((large, 0, many * large), (large - 1, many * large, rows)):
             if start == end:
                 continue
@@ -131,8 +137,7 @@ def tile_product(name: str, rows: int, kind: str, *form) -> Call:
                     to = build.mul(build.add(row, I64(r)), outputs)
                     to = build.add(to, build.add(build.mul(tile, I64(TILE)), I64(part * LANES[kind])))
                     build.store(total, build.gep(y, [to], source_etype=FLOAT), align=4)
-    build.ret(POINTER(None))
-    return call
+    return call.finish(helpers)
 
 
 def _sums(kernel: _Kernel, tile, row, rows: int) -> dict:
