@@ -21,14 +21,8 @@ _LLVMLITE = 0, 50
 _OUTPUTS, _INPUTS = 4, 32
 """Outputs and inputs are multiples of these numbers, so the kernel needs no code for remainders."""
 
-_PARTS = 16
-"""The least number of parts of a product that has parts:
-
-XLA shares nine or more waiting calls among threads.
-"""
-
-_SMALLEST_PART = 1 << 15
-"""Weights. A smaller part costs more time than a second thread saves."""
+_CHUNK = 1 << 18
+"""Bytes of weights. A core reads a chunk in some ten microseconds."""
 
 
 @functools.cache
@@ -62,8 +56,7 @@ def fits(rows: jax.Array, weight: jax.Array) -> bool:
 def product(rows: jax.Array, weight: jax.Array, number: jax.Array | None = None) -> jax.Array:
     """The product of rows [N, in] and weight [out, in]; float32 [N, out].
 
-    The order of the summands does not depend on the number of rows. The outputs are computed in
-    parts, which XLA shares among its threads.
+    The order of the summands does not depend on the number of rows.
 
     Args:
       rows: bfloat16.
@@ -76,24 +69,20 @@ def product(rows: jax.Array, weight: jax.Array, number: jax.Array | None = None)
     outputs, inputs = weight.shape[-2:]
     dot = _has_dot()
     operands = [rows if dot else rows.astype(jnp.float32), weight, *([] if number is None else [number])]
-    name = llvm.register(product_llvm.product, len(rows), dot, number is not None)
-    bounds = [_OUTPUTS * bound for bound in parts_of(outputs // _OUTPUTS, outputs * inputs)]
-
-    def part(first: int, end: int) -> jax.Array:
-        result = jax.ShapeDtypeStruct((len(rows), end - first), jnp.float32)
-        return jax.ffi.ffi_call(name, result, vmap_method="sequential")(*operands, first=first)
-
-    return jnp.concatenate([part(*ends) for ends in zip(bounds, bounds[1:])], 1)
+    name = llvm.register(product_llvm.product, len(rows), threads() - 1, dot, number is not None)
+    result = jax.ShapeDtypeStruct((len(rows), outputs), jnp.float32)
+    chunks = chunks_of(outputs // product_llvm.BLOCK, outputs * inputs * 2, _CHUNK)
+    return jax.ffi.ffi_call(name, result, vmap_method="sequential")(*operands, chunks=chunks)
 
 
-def parts_of(blocks: int, weights: int) -> list[int]:
-    """The bounds of the parts into which a product is split: numbers of blocks of outputs.
+def chunks_of(units: int, work: float, size: int) -> int:
+    """The number of chunks in which threads share a product: parts of its units of outputs.
 
-    ``weights``: the weights of the product.
+    Args:
+      work: the work of the product.
+      size: the work of a chunk.
     """
-    parts = min(max(_PARTS, 2 * threads()), weights // _SMALLEST_PART, blocks)
-    parts = parts if threads() > 1 and parts >= _PARTS else 1
-    return [blocks * i // parts for i in range(parts + 1)]
+    return max(1, min(units, int(work / size))) if threads() > 1 else 1
 
 
 def _has_dot() -> bool:

@@ -10,6 +10,10 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from .llvm import FLOAT, FLOATS, I32, I64, INTS, LANES, OPERAND, POINTER, RESULT, VOID, Call, declare, least, loop
+from .shared_call import SharedCall
+
+BLOCK = 4
+"""Outputs. A chunk has whole blocks."""
 
 _TILE = 16
 """The outputs of a tile for several groups of rows."""
@@ -47,27 +51,29 @@ class _Operands(NamedTuple):
     dot: bool
 
 
-def product(name: str, rows: int, dot: bool, stacked: bool) -> Call:
-    """The kernel for a number of rows.
+def product(name: str, rows: int, helpers: int, dot: bool, stacked: bool) -> Call:
+    """The kernel for a number of rows, which ``helpers`` may share.
 
     Args:
       dot: Whether x is bfloat16 and the processor has VDPBF16PS, which adds 32 products to 16 sums.
         Without it x is float32, and the weights are widened.
       stacked: Whether w is one of several matrices [X, o, i], whose number is the third operand.
     """
-    call = Call(name)
-    build, first = call.build, call.attribute()
+    call = SharedCall(name)
+    build, first = call.build, I64(0)
     x, w, y = call.data(OPERAND, 0), call.data(OPERAND, 1), call.data(RESULT, 0)
     inputs, outputs = call.size(OPERAND, 0, 1), call.size(RESULT, 0, 1)
     if stacked:
         number = build.sext(build.load(call.data(OPERAND, 2), typ=I32), I64)
-        first = build.add(first, build.mul(number, call.size(OPERAND, 1, 1)))
+        first = build.mul(number, call.size(OPERAND, 1, 1))
     operands = _Operands(x, w, inputs, dot)
-    block, most = (4, 6) if dot else (4, 1) if rows == 1 else (2, 3)
+    block, most = (BLOCK, 6) if dot else (BLOCK, 1) if rows == 1 else (2, 3)
     count = -(-rows // most)
     tile = _TILE if count > 1 else block
-    with loop(build, I64(0), outputs, tile) as tile_start:
-        tile_end = least(build, build.add(tile_start, I64(tile)), outputs)
+    start, end = call.part(build.udiv(outputs, I64(BLOCK)))
+    start, end = (build.mul(bound, I64(BLOCK)) for bound in (start, end))
+    with loop(build, start, end, tile) as tile_start:
+        tile_end = least(build, build.add(tile_start, I64(tile)), end)
         for g in range(count):
             group, fetched = (range(n * g // count, n * (g + 1) // count) for n in (rows, block))
             with loop(build, tile_start, tile_end, block) as o:
@@ -77,8 +83,7 @@ def product(name: str, rows: int, dot: bool, stacked: bool) -> Call:
                 for (r, k), total in sums.items():
                     to = build.add(build.mul(outputs, I64(r)), build.add(o, I64(k)))
                     build.store(total, build.gep(y, [to], source_etype=FLOAT))
-    build.ret(POINTER(None))
-    return call
+    return call.finish(helpers)
 
 
 def _products(build, operands: _Operands, start, group: range, block: int, ahead: dict) -> dict:

@@ -39,6 +39,11 @@ class SharedCall(Call):
         self.build = ir.IRBuilder(function.append_basic_block())
         self._name, self._function = name, function
 
+    def part(self, size) -> tuple:
+        """The bounds of the chunk's part of ``size`` units, of which there are no fewer than chunks."""
+        bound = lambda chunk: self.build.udiv(self.build.mul(size, chunk), self.attribute())
+        return bound(self.chunk), bound(self.build.add(self.chunk, I64(1)))
+
     def finish(self, helpers: int) -> Call:
         """Ends the chunk's code, and returns the handler. Its attribute is the number of chunks.
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from .processor import matrix_extensions
-from .product import is_installed, threads
+from .product import chunks_of, is_installed, threads
 
 if TYPE_CHECKING:
     from ...models.quantised_weights import Quantised
@@ -91,14 +91,9 @@ def product(rows: jax.Array, weight: "Quantised", number: jax.Array | None = Non
     name = llvm.register(tiles_llvm.tile_product, len(rows), threads() - 1, kind, *form)
     result = jax.ShapeDtypeStruct((len(rows), tiles * TILE), jnp.float32)
     call = jax.ffi.ffi_call(name, result, vmap_method="sequential")
-    y = call(*(each for each in operands if each is not None), chunks=_chunks(tiles, inputs, len(rows)))
+    work = tiles * TILE * inputs * (1 + len(rows) / _ROWS)
+    y = call(*(each for each in operands if each is not None), chunks=chunks_of(tiles, work, _CHUNK))
     return y[:, :outputs]
-
-
-def _chunks(tiles: int, inputs: int, rows: int) -> int:
-    """The chunks of a product, which threads share."""
-    work = tiles * TILE * inputs * (1 + rows / _ROWS)
-    return max(1, min(tiles, int(work / _CHUNK))) if threads() > 1 else 1
 
 
 def _rounded(rows: jax.Array, group: int, words: bool) -> list[jax.Array]:

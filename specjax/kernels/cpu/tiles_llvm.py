@@ -112,7 +112,7 @@ def tile_product(name: str, rows: int, helpers: int, kind: str, *form) -> Call:
     ``kind`` is one of ``LANES``, and ``form`` is as ``Form``.
     """
     call, form = SharedCall(name), Form(*form)
-    build, count, first = call.build, call.attribute(), I64(0)
+    build, first = call.build, I64(0)
     present = [True, True, True, form.offsets, kind != "float", kind != "float"]
     pointers = iter(range(6))
     arrays = _Arrays(*[call.data(OPERAND, next(pointers)) if given else None for given in present])
@@ -126,8 +126,7 @@ def tile_product(name: str, rows: int, helpers: int, kind: str, *form) -> Call:
     blocks = -(-rows // _ROWS[kind])
     large = -(-rows // blocks)
     many = rows - (large - 1) * blocks  # so many blocks have so many rows, others one less
-    bound = lambda chunk: build.udiv(build.mul(tiles, chunk), count)
-    with loop(build, bound(call.chunk), bound(build.add(call.chunk, I64(1))), 1) as tile:
+    with loop(build, *call.part(tiles), 1) as tile:
         for size, start, end in ((large, 0, many * large), (large - 1, many * large, rows)):
             if start == end:
                 continue

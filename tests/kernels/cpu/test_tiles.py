@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.kernels.cpu import processor, tiles, tiles_llvm
+from specjax.kernels.cpu import processor, product, tiles, tiles_llvm
 from specjax.models.quantised_products import multiply
 from specjax.models.quantised_weights import Quantised, pack
 
@@ -94,7 +94,8 @@ def test_every_kind_of_instructions_gives_the_same_bits(scheme, monkeypatch):
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_threads_share_a_product(monkeypatch, threads):
     """Many times, because helpers come late or not at all."""
-    monkeypatch.setattr(tiles, "threads", lambda: threads)
+    for module in (tiles, product):
+        monkeypatch.setattr(module, "threads", lambda: threads)
     weight, exact = random_weight(2000, 576, 32, "int4", False)
     x, weight = rows_of(4, 576), weight.in_tiles()
     wanted = rounded(x, 32) @ exact.T
