@@ -8,6 +8,7 @@ from flax import nnx
 
 from .. import parallel
 from ..errors import SpecjaxWarning
+from ..kernels.cpu.product import is_installed
 from ..models.config import ModelConfig
 from ..models.quantised_weights import SCHEMES
 from ..parallel import RULES, Rules
@@ -55,8 +56,14 @@ class Placement:
         return config if self.mesh is None or axis is None else config.split_over(self.mesh.shape[axis])
 
     def for_device(self, config: ModelConfig) -> "Placement":
-        """The placement, with float16 for a bfloat16 checkpoint on a GPU without bfloat16."""
+        """The placement, with float16 for a bfloat16 checkpoint on a GPU without bfloat16.
+
+        Warns where weights of fewer bits lack their kernel on a CPU.
+        """
         device = jax.devices()[0] if self.mesh is None else self.mesh.devices.flat[0]
+        if self.quantize not in (None, "fp8") and device.platform == "cpu" and not is_installed():
+            message = f"{self.quantize} weights need the kernel of the extra cpu; without it each product widens them"
+            warnings.warn(f"{message}, several times slower; pip install 'specjax[cpu]'", SpecjaxWarning, stacklevel=3)
         capability = float(getattr(device, "compute_capability", 8))
         if self.dtype is not None or config.dtype != "bfloat16" or device.platform != "gpu" or capability >= 8:
             return self

@@ -58,6 +58,13 @@ def test_extensions_are_read_from_the_processor(monkeypatch):
         processor.matrix_extensions.cache_clear()
 
 
+@pytest.mark.parametrize("most, found", [("AVX2", ("avx2",)), ("SSE4_2", ()), ("AMX", ("amx_bf16", "avx2"))])
+def test_the_flag_of_xla_limits_the_extensions(monkeypatch, most, found):
+    monkeypatch.setattr(processor.Path, "read_text", lambda self: "flags\t\t: avx2 amx_bf16\n")
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_foo=1 --xla_cpu_max_isa={most}")
+    assert processor.matrix_extensions.__wrapped__() == found
+
+
 def test_a_system_without_that_file_has_no_known_extensions(monkeypatch):
     def missing(self):
         raise FileNotFoundError

@@ -13,6 +13,8 @@ import jax
 import llvmlite.binding as binding
 from llvmlite import ir
 
+from .processor import level
+
 _VERSION = 0, 3
 """The version of XLA's C interface that this file implements (xla/ffi/api/c_api.h)."""
 
@@ -106,9 +108,9 @@ _registering = threading.Lock()
 def _compile(module: ir.Module) -> binding.ExecutionEngine:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    machine = binding.Target.from_default_triple().create_target_machine(
-        cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3
-    )
+    oldest = level()
+    cpu, features = (oldest, "") if oldest else (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
+    machine = binding.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=3)
     parsed = binding.parse_assembly(str(module))
     passes = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=2))
     passes.getModulePassManager().run(parsed, passes)
