@@ -1,8 +1,8 @@
 """Products of rows with weights of fewer bits: by the kernel of ``kernels.cpu.tiles``, or by XLA.
 
 Sums are float32. These sums define the quantised model: a method that drafts with it, and plain
-decoding, compute the same ones. With int8 and int4 the kernel rounds each row to eight bits, in the
-groups of the weight. All other products have the floats of the rows.
+decoding, compute the same ones. The kernel rounds each row in the groups of the weight, with int8
+and int4 to eight bits, with their exact forms to sixteen. XLA's products have the floats of the rows.
 """
 
 import jax

@@ -32,7 +32,7 @@ WIDE = dict(hidden_size=128, intermediate_size=256, head_dim=32, num_layers=1)
 """A tiny model of several groups."""
 
 FLOATS = "fp8", "int8:exact", "int4:exact"
-"""Forms whose products have the floats of the rows on every platform."""
+"""Forms whose products have at least the precision of bfloat16 rows on every platform."""
 
 
 def numbers(weight: Quantised) -> np.ndarray:
@@ -116,7 +116,7 @@ def test_linear_is_the_product_of_the_numbers_and_scales(form, scheme, dtype, ro
     found = jax.jit(linear)(x, weight)
     assert found.dtype == jnp.float32 and weight.dtype == x.dtype
     wanted = np.float64(x) @ exact(weight).T
-    np.testing.assert_allclose(found, wanted, atol=2e-5 * np.abs(wanted).max())
+    np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("group", [16, 64, 384])
@@ -228,7 +228,7 @@ def test_devices_of_a_mesh_compute_the_same_with_quantised_experts():
     model, tokens = quantise_module(CLASSES["experts"], "int8:exact"), jnp.asarray([[3, 1, 4, 1, 5, 9]])
     with use_mesh(make_mesh(model=2)):
         together = jax.jit(scores)(model, tokens)
-    np.testing.assert_allclose(together, scores(model, tokens), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(together, scores(model, tokens), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.slow

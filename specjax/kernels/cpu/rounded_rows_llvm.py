@@ -1,6 +1,6 @@
-"""Rounds rows of floats to eight bits, with a scale for each group of inputs.
+"""Rounds rows of floats to whole numbers, with a scale for each group of inputs.
 
-a[r, i] = rint(x[r, i] / d[r, g]), d[r, g] = max |x[r, i]| / 127 over the inputs i of group g.
+a[r, i] = rint(x[r, i] / d[r, g]), d[r, g] = max |x[r, i]| / most over the inputs i of group g.
 """
 
 from llvmlite import ir
@@ -8,17 +8,20 @@ from llvmlite import ir
 from .llvm import FLOAT, I8, I32, I64, OPERAND, POINTER, RESULT, Call, declare, loop
 
 I16 = ir.IntType(16)
-_MOST = 127
+ORDER = 0, 2, 1, 3
+"""The order of four numbers in words: a processor takes the even bytes of a weight, then the odd ones."""
+
 _LEAST = 1e-30
-"""A group whose numbers are all smaller becomes zeros. 127 over its largest would overflow."""
+"""A group whose numbers are all smaller becomes zeros. The inverse of its scale would overflow."""
 
 
-def rounded_rows(name: str, group: int, words: bool) -> Call:
+def rounded_rows(name: str, group: int, most: int, words: bool) -> Call:
     """The kernel: from x float32 [N, in] to a [N, in], d float32 [N, G], sums of a int32 [N, G].
 
     Args:
       group: the inputs of a group.
-      words: Whether a is int16, with the order 0, 2, 1, 3 in each four, else int8.
+      most: the largest number.
+      words: Whether a is int16, each four numbers in ``ORDER``, else int8.
     """
     call = Call(name)
     build = call.build
@@ -34,17 +37,17 @@ def rounded_rows(name: str, group: int, words: bool) -> Call:
         reduce = declare(build.module, f"llvm.vector.reduce.fmax.v{group}f32", FLOAT, floats)
         largest = build.call(reduce, [size], fastmath=["nnan"])
         usable = build.fcmp_ordered(">", largest, FLOAT(_LEAST))
-        inverse = build.select(usable, build.fdiv(FLOAT(_MOST), largest), FLOAT(0))
+        inverse = build.select(usable, build.fdiv(FLOAT(most), largest), FLOAT(0))
         factor = build.insert_element(floats(ir.Undefined), inverse, I32(0))
         factor = build.shuffle_vector(factor, floats(ir.Undefined), spread)
         rint = declare(build.module, f"llvm.rint.v{group}f32", floats, floats)
         rounded = build.fptosi(build.call(rint, [build.fmul(values, factor)]), ints)
         add = declare(build.module, f"llvm.vector.reduce.add.v{group}i32", I32, ints)
-        build.store(build.fdiv(largest, FLOAT(_MOST)), build.gep(scales, [g], source_etype=FLOAT))
+        build.store(build.fdiv(largest, FLOAT(most)), build.gep(scales, [g], source_etype=FLOAT))
         build.store(build.call(add, [rounded]), build.gep(sums, [g], source_etype=I32))
         number = I16 if words else I8
         if words:
-            order = ir.Constant(ints, [I32(4 * i + k) for i in range(group // 4) for k in (0, 2, 1, 3)])
+            order = ir.Constant(ints, [I32(4 * i + k) for i in range(group // 4) for k in ORDER])
             rounded = build.shuffle_vector(rounded, ints(ir.Undefined), order)
         narrow = build.trunc(rounded, ir.VectorType(number, group))
         build.store(narrow, build.gep(numbers, [first], source_etype=number), align=1)

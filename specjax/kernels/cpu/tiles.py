@@ -4,9 +4,9 @@ The kernel reads weights in tiles of 16 outputs, so that a vector has a lane for
 of bytes is cut into fours. A tile holds the first four bytes of each of its outputs, then the
 second four, and so on. Scales and offsets lie alike, one number after another.
 
-It rounds each row to eight bits in the groups of the weight, and multiplies whole numbers: by the
-instructions VNNI (AVX-512 or AVX), by those of AVX2, or by plain multiplications. ``tiles_llvm``
-has its code and needs the extra ``cpu``. A weight of an exact form is multiplied with floats.
+It rounds each row in the groups of the weight, to eight bits or for an exact form to sixteen, and
+multiplies whole numbers: by the instructions VNNI (AVX-512 or AVX), by those of AVX2, or by plain
+multiplications. ``tiles_llvm`` has its code and needs the extra ``cpu``.
 """
 
 from typing import TYPE_CHECKING
@@ -84,10 +84,11 @@ def product(rows: jax.Array, weight: "Quantised", number: jax.Array | None = Non
 
     *_, outputs, inputs = weight.shape
     tiles, group, exact = weight.scales.shape[-2], weight.group, weight.scheme.endswith(":exact")
-    kind = "float" if exact else instructions()
-    own, *facts = [rows.astype(jnp.float32)] if exact else _rounded(rows, group, kind == "avx2" and weight.bits == 8)
-    operands = [own, weight.values, weight.scales, weight.offsets, *facts, number]
-    form = weight.bits, group, weight.offsets is not None, number is not None
+    kind = instructions()
+    words = exact or kind == "plain" or kind == "avx2" and weight.bits == 8
+    numbers, *facts = _rounded(rows, group, 2**15 - 1 if exact else 127, words)
+    operands = [numbers, weight.values, weight.scales, *facts, weight.offsets, number]
+    form = weight.bits, group, weight.offsets is not None, number is not None, words
     name = llvm.register(tiles_llvm.tile_product, len(rows), threads() - 1, kind, *form)
     result = jax.ShapeDtypeStruct((len(rows), tiles * TILE), jnp.float32)
     call = jax.ffi.ffi_call(name, result, vmap_method="sequential")
@@ -96,12 +97,12 @@ def product(rows: jax.Array, weight: "Quantised", number: jax.Array | None = Non
     return y[:, :outputs]
 
 
-def _rounded(rows: jax.Array, group: int, words: bool) -> list[jax.Array]:
-    """Rows [N, in] in eight bits, their scales float32 [N, G], and the sums of groups int32 [N, G]."""
+def _rounded(rows: jax.Array, group: int, most: int, words: bool) -> list[jax.Array]:
+    """Whole numbers [N, in], their scales float32 [N, G], and the sums of groups int32 [N, G]."""
     from . import llvm, rounded_rows_llvm  # need llvmlite
 
     count, inputs = rows.shape
-    name = llvm.register(rounded_rows_llvm.rounded_rows, group, words)
+    name = llvm.register(rounded_rows_llvm.rounded_rows, group, most, words)
     facts = [jax.ShapeDtypeStruct((count, inputs // group), dtype) for dtype in (jnp.float32, jnp.int32)]
     results = [jax.ShapeDtypeStruct(rows.shape, jnp.int16 if words else jnp.int8), *facts]
     return jax.ffi.ffi_call(name, results, vmap_method="sequential")(rows.astype(jnp.float32))

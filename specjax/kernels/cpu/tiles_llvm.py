@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from .llvm import FLOAT, I8, I32, I64, OPERAND, POINTER, RESULT, VOID, Call, declare, loop
+from .rounded_rows_llvm import ORDER
 from .shared_call import SharedCall
 from .tiles import QUAD, TILE
 
@@ -21,10 +22,10 @@ _CHUNK = QUAD * TILE
 _AHEAD = 1024
 """Bytes between the weights that are read and those that are fetched meanwhile."""
 
-LANES = {"avx512_vnni": 16, "avx_vnni": 8, "avx2": 8, "plain": 16, "float": 16}
-"""The lanes of a vector, by the kind of instructions. ``float`` multiplies rows that are not rounded."""
+LANES = {"avx512_vnni": 16, "avx_vnni": 8, "avx2": 8, "plain": 16}
+"""The lanes of a vector, by the kind of instructions."""
 
-_ROWS = {"avx512_vnni": 8, "avx_vnni": 4, "avx2": 4, "plain": 4, "float": 4}
+_ROWS = {"avx512_vnni": 8, "avx_vnni": 4, "avx2": 4, "plain": 4}
 """The most rows that share a tile's numbers in registers."""
 
 I16 = ir.IntType(16)
@@ -38,12 +39,14 @@ class Form(NamedTuple):
       group: the inputs that share a scale, a multiple of 8.
       offsets: Whether a group has an offset besides its scale.
       stacked: Whether the weight is one of several, whose number is an operand.
+      words: Whether the rows are int16, as ``rounded_rows_llvm`` orders them, else int8.
     """
 
     bits: int
     group: int
     offsets: bool
     stacked: bool
+    words: bool
 
     @property
     def excess(self) -> int:
@@ -57,14 +60,14 @@ class Form(NamedTuple):
 
 
 class _Arrays(NamedTuple):
-    """Pointers to the arrays of a product; None for those that a form lacks."""
+    """Pointers to the arrays of a product, in the order of the operands."""
 
     rows: Any
     weights: Any
     scales: Any
-    offsets: Any
     row_scales: Any
     row_sums: Any
+    offsets: Any = None
 
 
 class _Kernel(NamedTuple):
@@ -113,14 +116,13 @@ def tile_product(name: str, rows: int, helpers: int, kind: str, *form) -> Call:
     """
     call, form = SharedCall(name), Form(*form)
     build, first = call.build, I64(0)
-    present = [True, True, True, form.offsets, kind != "float", kind != "float"]
-    pointers = iter(range(6))
-    arrays = _Arrays(*[call.data(OPERAND, next(pointers)) if given else None for given in present])
+    names = [name for name in _Arrays._fields if form.offsets or name != "offsets"]
+    arrays = _Arrays(**{name: call.data(OPERAND, i) for i, name in enumerate(names)})
     y, outputs = call.data(RESULT, 0), call.size(RESULT, 0, 1)
     groups = build.udiv(call.size(OPERAND, 2, 2 if form.stacked else 1), I64(TILE))
     tiles = build.udiv(outputs, I64(TILE))
     if form.stacked:
-        number = build.sext(build.load(call.data(OPERAND, sum(present)), typ=I32), I64)
+        number = build.sext(build.load(call.data(OPERAND, len(names)), typ=I32), I64)
         first = build.mul(number, call.size(OPERAND, 2, 1))
     kernel = _Kernel(build, arrays, form, kind, groups)
     blocks = -(-rows // _ROWS[kind])
@@ -150,7 +152,7 @@ def _sums(kernel: _Kernel, tile, row, rows: int) -> dict:
     with loop(build, I64(0), kernel.groups, 1, totals) as g:
         place = build.add(start, g)
         at = [build.add(first, g) for first in starts]
-        (_add_floats if kind == "float" else _add_group)(kernel, place, at, totals)
+        _add_group(kernel, place, at, totals)
     return totals
 
 
@@ -174,20 +176,23 @@ def _add_group(kernel: _Kernel, place, at: list, totals: dict) -> None:
     """Adds the products of a group to the totals."""
     build, arrays, form = kernel.build, kernel.arrays, kernel.form
     parts = sorted({part for _, part in totals})
+    small = kernel.kind == "avx2" and not form.words
+    in_lanes = _in_pairs if form.words else _four_at_once
+    add = _one_by_one if kernel.kind == "plain" else _in_small_sums if small else in_lanes
     sums: dict = dict.fromkeys(totals)
     for chunk in range(form.chunks):
         for part in parts:
             for quad, numbers in _quads(kernel, _chunk(kernel, place, chunk, part), chunk):
                 for r, index in enumerate(at):
                     first = build.add(build.mul(index, I64(form.group)), I64(quad * QUAD))
-                    sums[r, part] = _DOT[kernel.kind](kernel, sums[r, part], numbers, first)
+                    sums[r, part] = add(kernel, sums[r, part], numbers, first)
     for r, index in enumerate(at):
         sum_, scale = kernel.load(arrays.row_sums, index, I32), kernel.load(arrays.row_scales, index, FLOAT)
         less = kernel.spread(build.mul(sum_, I32(-form.excess)))
         shift = build.fmul(build.sitofp(sum_, FLOAT), scale)
         for part in parts:
             whole = sums[r, part]
-            if kernel.kind == "avx2" and form.bits == 4:
+            if small:
                 whole = kernel.call("llvm.x86.avx2.pmadd.wd", kernel.vector(I32), whole, kernel.same(I16, 1))
             whole = build.sitofp(build.add(whole, less) if form.excess else whole, kernel.vector(FLOAT))
             factor = build.fmul(_scale(kernel, arrays.scales, place, part), kernel.spread(scale))
@@ -207,57 +212,42 @@ def _quads(kernel: _Kernel, bytes_, chunk: int) -> list:
 
 
 def _four_at_once(kernel: _Kernel, sum_, numbers, first):
-    """VPDPBUSD: the products of a quad are added to a lane."""
-    sum_ = kernel.same(I32, 0) if sum_ is None else sum_
+    """VPDPBUSD of VNNI: the products of a quad are added to a lane. The rows are bytes."""
     row = kernel.build.bitcast(kernel.spread(kernel.load(kernel.arrays.rows, first, I8, I32)), kernel.bytes())
+    sum_ = kernel.same(I32, 0) if sum_ is None else sum_
     return kernel.call(f"llvm.x86.avx512.vpdpbusd.{32 * LANES[kernel.kind]}", sum_.type, sum_, numbers, row)
 
 
+def _in_small_sums(kernel: _Kernel, sum_, numbers, first):
+    """VPMADDUBSW of AVX2: sums of pairs in 16 bits, which hold eight quads of numbers of four bits."""
+    row = kernel.build.bitcast(kernel.spread(kernel.load(kernel.arrays.rows, first, I8, I32)), kernel.bytes())
+    words = ir.VectorType(I16, 2 * LANES[kernel.kind])
+    pairs = kernel.call("llvm.x86.avx2.pmadd.ub.sw", words, numbers, row)
+    return pairs if sum_ is None else kernel.build.add(sum_, pairs)
+
+
 def _in_pairs(kernel: _Kernel, sum_, numbers, first):
-    """VPMADDUBSW for four bits, whose sums of eight quads fit into 16 bits; VPMADDWD for eight."""
-    build, arrays = kernel.build, kernel.arrays
-    if kernel.form.bits == 4:
-        row = build.bitcast(kernel.spread(kernel.load(arrays.rows, first, I8, I32)), kernel.bytes())
-        words = ir.VectorType(I16, 2 * LANES[kernel.kind])
-        pairs = kernel.call("llvm.x86.avx2.pmadd.ub.sw", words, numbers, row)
-        return pairs if sum_ is None else build.add(sum_, pairs)
-    words = build.bitcast(numbers, ir.VectorType(I16, 2 * LANES[kernel.kind]))
+    """VPDPWSSD of VNNI, or VPMADDWD of AVX2: the products of pairs are added to a lane."""
+    build, lanes = kernel.build, LANES[kernel.kind]
+    words = build.bitcast(numbers, ir.VectorType(I16, 2 * lanes))
     halves = build.and_(words, kernel.same(I16, 255)), build.lshr(words, kernel.same(I16, 8))
+    sum_ = kernel.same(I32, 0) if sum_ is None else sum_
     for i, half in enumerate(halves):  # numbers 0 and 2, then 1 and 3
         index = build.add(build.mul(first, I64(2)), I64(4 * i))
-        row = build.bitcast(kernel.spread(kernel.load(arrays.rows, index, I8, I32)), words.type)
-        pairs = kernel.call("llvm.x86.avx2.pmadd.wd", kernel.vector(I32), half, row)
-        sum_ = pairs if sum_ is None else build.add(sum_, pairs)
+        row = build.bitcast(kernel.spread(kernel.load(kernel.arrays.rows, index, I8, I32)), words.type)
+        if kernel.kind == "avx2":
+            sum_ = build.add(sum_, kernel.call("llvm.x86.avx2.pmadd.wd", sum_.type, half, row))
+        else:
+            sum_ = kernel.call(f"llvm.x86.avx512.vpdpwssd.{32 * lanes}", sum_.type, sum_, half, row)
     return sum_
 
 
 def _one_by_one(kernel: _Kernel, sum_, numbers, first):
     """Multiplications that every processor has."""
     build, lanes = kernel.build, kernel.build.bitcast(numbers, kernel.vector(I32))
-    for k in range(QUAD):
-        number = build.and_(build.lshr(lanes, kernel.same(I32, 8 * k)), kernel.same(I32, 255))
-        row = build.sext(kernel.load(kernel.arrays.rows, build.add(first, I64(k)), I8), I32)
+    for k, place in enumerate(ORDER):
+        number = build.and_(build.lshr(lanes, kernel.same(I32, 8 * place)), kernel.same(I32, 255))
+        row = build.sext(kernel.load(kernel.arrays.rows, build.add(first, I64(k)), I16), I32)
         product = build.mul(number, kernel.spread(row))
         sum_ = product if sum_ is None else build.add(sum_, product)
     return sum_
-
-
-_DOT = {"avx512_vnni": _four_at_once, "avx_vnni": _four_at_once, "avx2": _in_pairs, "plain": _one_by_one}
-
-
-def _add_floats(kernel: _Kernel, place, at: list, totals: dict) -> None:
-    """Adds the products of a group's weights, widened, with rows of floats to the totals."""
-    build, arrays, form = kernel.build, kernel.arrays, kernel.form
-    scale = _scale(kernel, arrays.scales, place, 0)
-    for chunk in range(form.chunks):
-        for quad, numbers in _quads(kernel, _chunk(kernel, place, chunk, 0), chunk):
-            lanes = build.bitcast(numbers, kernel.vector(I32))
-            for k in range(QUAD):
-                number = build.and_(build.lshr(lanes, kernel.same(I32, 8 * k)), kernel.same(I32, 255))
-                number = build.sitofp(build.sub(number, kernel.same(I32, form.excess)), kernel.vector(FLOAT))
-                offset = _scale(kernel, arrays.offsets, place, 0) if form.offsets else None
-                weight = kernel.multiply_add(number, scale, offset) if form.offsets else build.fmul(number, scale)
-                for r, index in enumerate(at):
-                    first = build.add(build.mul(index, I64(form.group)), I64(quad * QUAD + k))
-                    row = kernel.spread(kernel.load(arrays.rows, first, FLOAT))
-                    totals[r, 0] = kernel.multiply_add(weight, row, totals[r, 0])

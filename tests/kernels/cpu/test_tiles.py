@@ -29,12 +29,12 @@ def random_weight(outputs: int, inputs: int, group: int, scheme: str, offsets: b
     return weight, q * spread(scales) + spread(shifts) * offsets
 
 
-def rounded(x: np.ndarray, group: int) -> np.ndarray:
-    """Each group of a row as eight bits times a scale, in float64."""
+def rounded(x: np.ndarray, group: int, most: int = 127) -> np.ndarray:
+    """Each group of a row as whole numbers times a scale, in float64."""
     groups = x.reshape(len(x), -1, min(group, 32))
     largest = np.abs(groups).max(-1, keepdims=True)
-    q = np.rint(groups * (np.float32(127) / largest))
-    return (np.float64(q) * np.float64(largest / np.float32(127))).reshape(x.shape)
+    q = np.rint(groups * (np.float32(most) / largest))
+    return (np.float64(q) * np.float64(largest / np.float32(most))).reshape(x.shape)
 
 
 def rows_of(count: int, inputs: int) -> np.ndarray:
@@ -48,27 +48,27 @@ def kind(request, monkeypatch):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("offsets", [False, True])
-@pytest.mark.parametrize("scheme", ["int4", "int8"])
+@pytest.mark.parametrize("scheme", ["int4", "int8", "int4:exact", "int8:exact"])
 def test_the_kernel_multiplies_rounded_rows(kind, scheme, offsets, shape):
     """numpy's product in float64. 65 rows are blocks of two sizes."""
     weight, exact = random_weight(*shape, scheme, offsets)
     for count in (1, 3, 65):
         x = rows_of(count, shape[1])
         found = jax.jit(multiply)(x, weight.in_tiles())
-        wanted = rounded(x, shape[2]) @ exact.T
+        wanted = rounded(x, shape[2], 32767 if scheme.endswith("exact") else 127) @ exact.T
         assert found.dtype == jnp.float32
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("offsets", [False, True])
 @pytest.mark.parametrize("scheme", ["int4:exact", "int8:exact"])
-def test_the_exact_forms_keep_the_rows(scheme, offsets):
+def test_the_exact_forms_are_finer_than_bfloat16(scheme, offsets):
     weight, exact = random_weight(100, 48, 24, scheme, offsets)
     x = rows_of(9, 48)
     wanted = np.float64(x) @ exact.T
-    np.testing.assert_allclose(
-        jax.jit(multiply)(x, weight.in_tiles()), wanted, rtol=0, atol=2e-6 * np.abs(wanted).max()
-    )
+    found = jax.jit(multiply)(x, weight.in_tiles())
+    of_bfloat16 = np.float64(jnp.asarray(x, jnp.bfloat16)) @ exact.T
+    assert np.abs(found - wanted).max() < 0.1 * np.abs(of_bfloat16 - wanted).max()
 
 
 @pytest.mark.parametrize("scheme", ["int4", "int8", "int4:exact"])
@@ -80,7 +80,7 @@ def test_a_row_does_not_depend_on_other_rows(scheme):
         np.testing.assert_array_equal(whole[:count], jax.jit(multiply)(x[:count], weight))
 
 
-@pytest.mark.parametrize("scheme", ["int4", "int8"])
+@pytest.mark.parametrize("scheme", ["int4", "int8", "int8:exact"])
 def test_every_kind_of_instructions_gives_the_same_bits(scheme, monkeypatch):
     weight = random_weight(100, 96, 32, scheme, True)[0].in_tiles()
     found = []
@@ -142,7 +142,7 @@ def test_the_instructions_are_those_of_the_processor(monkeypatch):
                              ("avx512_vnni", "avx512f", "avx2"): "avx512_vnni"}.items():  # fmt: skip
         monkeypatch.setattr(tiles, "matrix_extensions", lambda extensions=extensions: extensions)
         assert tiles.instructions() == kind
-    assert set(tiles_llvm.LANES) == {"avx512_vnni", "avx_vnni", "avx2", "plain", "float"}
+    assert set(tiles_llvm.LANES) == {"avx512_vnni", "avx_vnni", "avx2", "plain"}
 
 
 def test_a_broken_sum_is_noticed(monkeypatch):
