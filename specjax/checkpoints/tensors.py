@@ -1,6 +1,7 @@
 """Reads modules from the tensors of checkpoints, slice by slice without torch, and writes them."""
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -14,7 +15,7 @@ from flax import nnx
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from ..errors import CheckpointError, ConfigError, RequestError
+from ..errors import CheckpointError, ConfigError, RequestError, SpecjaxWarning
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..models.offload import HOST, to_host
@@ -121,6 +122,7 @@ def read_module(module: M, tensors: dict, blocks_of: BlocksOf, where, placement:
     params = nnx.to_flat_state(abstract)
     pieces = check_module(module, tensors, blocks_of, where)
     loaded = []
+    unpacked = []
     for path, param in params:
         scheme = None if placement.quantize == STORED else placement.quantize
         stored = None if scheme else _stored(param, tensors, pieces[path], placement)
@@ -131,9 +133,13 @@ def read_module(module: M, tensors: dict, blocks_of: BlocksOf, where, placement:
             sharding = placement.sharding(param)
             target = sharding.with_memory_kind(HOST) if on_host and not scheme else sharding
             value = _read(param, tensors, pieces[path], where, target)
+            unpacked += [dotted(path)] * (placement.quantize == STORED and is_quantisable(param))
         if scheme:
             value = quantise_parameter(dotted(path), param, value, scheme)
         loaded.append((path, param.replace(to_host(value) if on_host else value)))
+    if unpacked:
+        message = f"{where}: {len(unpacked)} matrices are not packed in four or eight bits, such as {unpacked[0]}"
+        warnings.warn(f"{message}; they keep their dtype", SpecjaxWarning, stacklevel=2)
     return nnx.merge(graph, nnx.from_flat_state(loaded))
 
 

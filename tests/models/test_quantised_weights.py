@@ -14,7 +14,7 @@ import specjax
 from specjax import make_mesh
 from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model
-from specjax.drafters import DraftModel, Plain
+from specjax.drafters import DraftModel, Ngram, Plain
 from specjax.errors import RequestError
 from specjax.kernels.cpu import tiles
 from specjax.models import quantised_products
@@ -182,9 +182,10 @@ def test_greedy_texts_are_those_of_plain_decoding_of_the_same_quantised_model(fo
     )
     prompts = random_prompts(6, 30, seed=3)
     plain = finish(target, None, Plain(), start(target, None, Plain(), prompts))
-    drafted = finish(target, draft, DraftModel(3), start(target, draft, DraftModel(3), prompts))
-    assert new_tokens(drafted, prompts) == new_tokens(plain, prompts)
-    assert drafted.counters.accepted_at.sum() > 0
+    for drafter, given in ((DraftModel(3), draft), (Ngram(), None)):
+        drafted = finish(target, given, drafter, start(target, given, drafter, prompts))
+        assert new_tokens(drafted, prompts) == new_tokens(plain, prompts)
+        assert drafted.counters.accepted_at.sum() > 0
 
 
 GROUPS = ExpertsConfig(5, 2, 128, bias=True, clamp=(1.702, 7.0))

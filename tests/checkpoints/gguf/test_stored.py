@@ -1,12 +1,21 @@
 """Packed GGUF tensors that keep their numbers: random blocks against the package's own unpacking."""
 
 import gguf
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.gguf_cases import raw_config
+from support.gguf_files import random_tensors, write_gguf
 
+from specjax.checkpoints import placement
 from specjax.checkpoints.gguf.blocks import KINDS
-from specjax.checkpoints.gguf.packed import PackedTensor, Reordered
+from specjax.checkpoints.gguf.packed import TYPES, PackedTensor, Reordered
 from specjax.checkpoints.packed.stored import in_one_form
+from specjax.checkpoints.placement import Placement
+from specjax.checkpoints.tensors import load_model
+from specjax.errors import SpecjaxWarning
+from specjax.models.quantised_weights import Quantised
 
 
 def random_tensor(kind: str, rows: int = 6, blocks: int = 2) -> PackedTensor:
@@ -43,8 +52,6 @@ def test_the_numbers_are_those_of_the_package(kind):
 
 
 def test_every_packed_type_keeps_its_numbers():
-    from specjax.checkpoints.gguf.packed import TYPES
-
     assert set(KINDS) == set(TYPES) - {"F32", "F16", "BF16"}
 
 
@@ -70,3 +77,40 @@ def test_tensors_of_one_parameter_get_one_form(kinds, form):
 def test_full_tensors_have_no_form():
     full = PackedTensor("F16", [2, 4], np.zeros((2, 4), np.float16))
     assert full.stored is None and in_one_form([full.stored, random_tensor("Q4_0").stored]) is None
+
+
+@pytest.mark.parametrize("family", ["llama", "mixtral"])
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
+def test_a_stored_model_has_the_numbers_of_the_file(family, kind, tmp_path):
+    """Every matrix, also queries and keys, whose rows llama.cpp permutes, and experts; unpacked in float32 beside."""
+    raw = raw_config(family) | {
+        "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    }  # fmt: skip
+    path = write_gguf(tmp_path / "model.gguf", random_tensors(raw), raw, kind=kind)
+    is_weight = lambda leaf: isinstance(leaf, Quantised)
+    stored, full = (
+        jax.tree.leaves(load_model(path, Placement(**options)), is_leaf=is_weight)
+        for options in (dict(quantize="stored"), dict(dtype="float32"))
+    )
+    assert {leaf.bits for leaf in stored if is_weight(leaf)} == {4 if kind == "Q4_1" else 8}
+    assert sum(map(is_weight, stored)) > 5
+    for ours, theirs in zip(stored, full, strict=True):
+        if is_weight(ours):
+            np.testing.assert_array_equal(ours.astype(jnp.float32), theirs)
+
+
+def test_matrices_that_are_not_packed_are_named(tmp_path):
+    raw = raw_config("llama")
+    path = write_gguf(tmp_path / "model.gguf", random_tensors(raw), raw, kind="F32")
+    with pytest.warns(SpecjaxWarning, match=r"\d+ matrices are not packed in four or eight bits, such as [a-z0-9._]+;"):
+        load_model(path, Placement(quantize="stored"))
+
+
+def test_a_missing_kernel_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(placement, "is_installed", lambda: False)
+    raw = raw_config("llama")
+    path = write_gguf(tmp_path / "model.gguf", random_tensors(raw), raw)
+    with pytest.warns(
+        SpecjaxWarning, match=r"int8 weights need the kernel of the extra cpu; .+ pip install 'specjax\[cpu\]'"
+    ):
+        load_model(path, Placement(quantize="int8"))
