@@ -2,21 +2,23 @@
 
 Sums are float32. These sums define the quantised model: a method that drafts with it, and plain
 decoding, compute the same ones. The kernel rounds each row in the groups of the weight, with int8
-and int4 to eight bits, with their exact forms to sixteen. XLA's products have the floats of the rows.
+and int4 to eight bits, with their exact forms to sixteen. XLA's products have the floats of the
+rows.
 """
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 
 from ..kernels.cpu import tiles
 from .quantised_weights import Quantised
 
 
 def in_kernel_order(weight: Quantised) -> Quantised:
-    """The weight in tiles, if it lies on a single CPU, and the kernel reads it there; else as it is."""
+    """The weight in tiles, if it lies on a single CPU and the kernel reads it; else as it is."""
     array = weight.values
-    is_here = isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer)
+    is_here = isinstance(array, jax.Array) and not isinstance(array, Tracer)
     on_one_cpu = is_here and [device.platform for device in array.devices()] == ["cpu"]
     fits = weight.scheme != "fp8" and tiles.fits(weight.group)
     return jax.jit(Quantised.in_tiles)(weight) if on_one_cpu and fits and weight.outputs is None else weight

@@ -86,7 +86,10 @@ class Quantised(struct.PyTreeNode):
         return self._each(lambda array, size: tiles.out_of_tiles(array, size)[..., : self.outputs, :], outputs=None)
 
     def _each(self, change, **changes) -> "Quantised":
-        """The weight after a change of each array; ``change`` also takes the bytes of a tile's lane."""
+        """The weight after a change of each array.
+
+        ``change`` also takes how many numbers lie together in a tile.
+        """
         offsets = None if self.offsets is None else change(self.offsets, 1)
         return self.replace(
             values=change(self.values, tiles.QUAD), scales=change(self.scales, 1), offsets=offsets, **changes
@@ -109,7 +112,7 @@ class Quantised(struct.PyTreeNode):
         return grouped.reshape(weight.shape).astype(dtype)
 
     def in_tiles(self) -> "Quantised":
-        """The same weight in the order of the kernel of ``kernels.cpu.tiles``, with at most its group."""
+        """The same weight in the order of ``kernels.cpu.tiles``, with its largest group or less."""
         group = tiles.group_within(self.group)
         repeated = lambda array: jnp.repeat(array, self.group // group, -1)
         weight = self.replace(

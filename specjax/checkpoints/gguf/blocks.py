@@ -35,7 +35,7 @@ class Kind(NamedTuple):
 
 
 def _pieces(values: np.ndarray, run: int, bits: int, count: int = 0) -> np.ndarray:
-    """The numbers of a few bits in bytes: of each run of bytes first all lowest ones, then the next."""
+    """The numbers of a few bits in bytes: of each run of bytes all lowest ones, then the next."""
     shifts = np.arange(0, bits * (count or 8 // bits), bits, dtype=values.dtype)[:, None]
     parts = values.reshape(*values.shape[:-1], -1, 1, run) >> shifts & (2**bits - 1)
     return parts.astype(np.int8).reshape(*values.shape[:-1], -1)
@@ -112,7 +112,8 @@ KINDS: dict[str, Kind] = {
     "Q2_K": Kind("int4", 16, True, [("s", "u1", 16), ("q", "u1", 64), _D, _M],
                  lambda block: _pieces(block["q"], 32, 2), _q2_factors),
     "Q3_K": Kind("int4", 16, False, [("high", "u1", 32), ("q", "u1", 64), ("s", "u1", 12), _D],
-                 lambda block: (_pieces(block["q"], 32, 2) | _pieces(block["high"], 32, 1) << 2) - np.int8(4), _q3_factors),
+                 lambda block: (_pieces(block["q"], 32, 2) | _pieces(block["high"], 32, 1) << 2) - np.int8(4),
+                 _q3_factors),
     "Q4_K": Kind("int4", 32, True, [_D, _M, ("s", "u1", 12), ("q", "u1", 128)], _nibbles(32), _k_factors),
     "Q5_K": Kind("int8", 32, True, [_D, _M, ("s", "u1", 12), ("high", "u1", 32), ("q", "u1", 128)],
                  lambda block: _pieces(block["q"], 32, 4) | _pieces(block["high"], 32, 1) << 4, _k_factors),

@@ -36,11 +36,11 @@ class Packed(NamedTuple):
     def __getitem__(self, index: tuple) -> np.ndarray:
         if self.unpack is not None:
             return self.unpack(index)
-        assert self.stored is not None
-        rows, columns = index
-        spread = lambda part: np.repeat(part[(rows, slice(None))], self.stored.group, 1)[:, columns]
-        product = self.stored.numbers[index].astype(np.float32) * spread(self.stored.scales)
-        return product if self.stored.offsets is None else product + spread(self.stored.offsets)
+        stored, (rows, columns) = self.stored, index
+        assert stored is not None
+        spread = lambda part: np.repeat(part[(rows, slice(None))], stored.group, 1)[:, columns]
+        product = stored.numbers[index].astype(np.float32) * spread(stored.scales)
+        return product if stored.offsets is None else product + spread(stored.offsets)
 
 
 def take(tensors: dict, name: str, where: str):
@@ -152,7 +152,7 @@ def packed_words(module: str, words, scales, bits: int, where: str) -> Packed:
 
 
 def _quantised(shape: tuple, bits: int, read: Callable, scales: np.ndarray, zeros: np.ndarray) -> Packed:
-    """The weight s (q - z) of numbers q from 0 on, which ``read`` reads, and zero points z [out, G].
+    """The weight s (q - z) of numbers q from 0 on, which ``read`` reads, and zeros z [out, G].
 
     Numbers of four bits stay as they are if they need offsets. Others are those of the centre.
     """

@@ -9,7 +9,7 @@ from .llvm import FLOAT, I8, I32, I64, OPERAND, POINTER, RESULT, Call, declare, 
 
 I16 = ir.IntType(16)
 ORDER = 0, 2, 1, 3
-"""The order of four numbers in words: a processor takes the even bytes of a weight, then the odd ones."""
+"""The order of four numbers in words, because a product takes a weight's even bytes first."""
 
 _LEAST = 1e-30
 """A group whose numbers are all smaller becomes zeros. The inverse of its scale would overflow."""

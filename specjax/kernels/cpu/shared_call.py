@@ -30,7 +30,7 @@ _SCHEDULER = ir.FunctionType(POINTER, [POINTER]).as_pointer()
 
 
 class SharedCall(Call):
-    """A kernel's code with the builder at the beginning of a chunk, whose number is ``chunk``."""
+    """A kernel's code, with the builder at the beginning of the chunk of number ``chunk``."""
 
     def __init__(self, name: str):
         self.module = ir.Module()
@@ -40,12 +40,12 @@ class SharedCall(Call):
         self._name, self._function = name, function
 
     def part(self, size) -> tuple:
-        """The bounds of the chunk's part of ``size`` units, of which there are no fewer than chunks."""
+        """The bounds of the chunk's part of ``size`` units. There are no fewer units than chunks."""
         bound = lambda chunk: self.build.udiv(self.build.mul(size, chunk), self.attribute())
         return bound(self.chunk), bound(self.build.add(self.chunk, I64(1)))
 
     def finish(self, helpers: int) -> Call:
-        """Ends the chunk's code, and returns the handler. Its attribute is the number of chunks.
+        """Ends the chunk's code, and returns the handler. Its attribute counts the chunks.
 
         ``helpers``: the most threads beside the first.
         """

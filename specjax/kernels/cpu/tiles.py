@@ -9,6 +9,7 @@ multiplies whole numbers: by the instructions VNNI (AVX-512 or AVX), by those of
 multiplications. ``tiles_llvm`` has its code and needs the extra ``cpu``.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import jax
@@ -97,7 +98,7 @@ def product(rows: jax.Array, weight: "Quantised", number: jax.Array | None = Non
     return y[:, :outputs]
 
 
-def _rounded(rows: jax.Array, group: int, most: int, words: bool) -> list[jax.Array]:
+def _rounded(rows: jax.Array, group: int, most: int, words: bool) -> Sequence[jax.Array]:
     """Whole numbers [N, in], their scales float32 [N, G], and the sums of groups int32 [N, G]."""
     from . import llvm, rounded_rows_llvm  # need llvmlite
 

@@ -109,12 +109,12 @@ class _Kernel(NamedTuple):
         return self.call(f"llvm.fma.v{LANES[self.kind]}f32", a.type, a, b, c)
 
 
-def tile_product(name: str, rows: int, helpers: int, kind: str, *form) -> Call:
+def tile_product(name: str, rows: int, helpers: int, kind: str, *options: Any) -> Call:
     """The kernel for a number of rows, which ``helpers`` may share.
 
-    ``kind`` is one of ``LANES``, and ``form`` is as ``Form``.
+    ``kind`` is one of ``LANES``, and ``options`` are those of ``Form``.
     """
-    call, form = SharedCall(name), Form(*form)
+    call, form = SharedCall(name), Form(*options)
     build, first = call.build, I64(0)
     names = [name for name in _Arrays._fields if form.offsets or name != "offsets"]
     arrays = _Arrays(**{name: call.data(OPERAND, i) for i, name in enumerate(names)})
@@ -128,11 +128,12 @@ def tile_product(name: str, rows: int, helpers: int, kind: str, *form) -> Call:
     blocks = -(-rows // _ROWS[kind])
     large = -(-rows // blocks)
     many = rows - (large - 1) * blocks  # so many blocks have so many rows, others one less
-    with loop(build, *call.part(tiles), 1) as tile:
-        for size, start, end in ((large, 0, many * large), (large - 1, many * large, rows)):
-            if start == end:
+    start, end = call.part(tiles)
+    with loop(build, start, end, 1) as tile:
+        for size, low, high in ((large, 0, many * large), (large - 1, many * large, rows)):
+            if low == high:
                 continue
-            with loop(build, I64(start), I64(end), size) as row:
+            with loop(build, I64(low), I64(high), size) as row:
                 sums = _sums(kernel, build.add(first, tile), row, size)
                 for (r, part), total in sums.items():
                     to = build.mul(build.add(row, I64(r)), outputs)
@@ -211,38 +212,39 @@ def _quads(kernel: _Kernel, bytes_, chunk: int) -> list:
     return [(chunk, low), (chunk + kernel.form.chunks, high)]
 
 
-def _four_at_once(kernel: _Kernel, sum_, numbers, first):
+def _four_at_once(kernel: _Kernel, sum_: Any, numbers, first):
     """VPDPBUSD of VNNI: the products of a quad are added to a lane. The rows are bytes."""
     row = kernel.build.bitcast(kernel.spread(kernel.load(kernel.arrays.rows, first, I8, I32)), kernel.bytes())
     sum_ = kernel.same(I32, 0) if sum_ is None else sum_
     return kernel.call(f"llvm.x86.avx512.vpdpbusd.{32 * LANES[kernel.kind]}", sum_.type, sum_, numbers, row)
 
 
-def _in_small_sums(kernel: _Kernel, sum_, numbers, first):
-    """VPMADDUBSW of AVX2: sums of pairs in 16 bits, which hold eight quads of numbers of four bits."""
+def _in_small_sums(kernel: _Kernel, sum_: Any, numbers, first):
+    """VPMADDUBSW of AVX2: sums of pairs in 16 bits, which hold eight quads of 4-bit numbers."""
     row = kernel.build.bitcast(kernel.spread(kernel.load(kernel.arrays.rows, first, I8, I32)), kernel.bytes())
     words = ir.VectorType(I16, 2 * LANES[kernel.kind])
     pairs = kernel.call("llvm.x86.avx2.pmadd.ub.sw", words, numbers, row)
     return pairs if sum_ is None else kernel.build.add(sum_, pairs)
 
 
-def _in_pairs(kernel: _Kernel, sum_, numbers, first):
+def _in_pairs(kernel: _Kernel, sum_: Any, numbers, first):
     """VPDPWSSD of VNNI, or VPMADDWD of AVX2: the products of pairs are added to a lane."""
     build, lanes = kernel.build, LANES[kernel.kind]
-    words = build.bitcast(numbers, ir.VectorType(I16, 2 * lanes))
+    lane, pair = kernel.vector(I32), ir.VectorType(I16, 2 * lanes)
+    words = build.bitcast(numbers, pair)
     halves = build.and_(words, kernel.same(I16, 255)), build.lshr(words, kernel.same(I16, 8))
     sum_ = kernel.same(I32, 0) if sum_ is None else sum_
     for i, half in enumerate(halves):  # numbers 0 and 2, then 1 and 3
         index = build.add(build.mul(first, I64(2)), I64(4 * i))
-        row = build.bitcast(kernel.spread(kernel.load(kernel.arrays.rows, index, I8, I32)), words.type)
+        row = build.bitcast(kernel.spread(kernel.load(kernel.arrays.rows, index, I8, I32)), pair)
         if kernel.kind == "avx2":
-            sum_ = build.add(sum_, kernel.call("llvm.x86.avx2.pmadd.wd", sum_.type, half, row))
+            sum_ = build.add(sum_, kernel.call("llvm.x86.avx2.pmadd.wd", lane, half, row))
         else:
-            sum_ = kernel.call(f"llvm.x86.avx512.vpdpwssd.{32 * lanes}", sum_.type, sum_, half, row)
+            sum_ = kernel.call(f"llvm.x86.avx512.vpdpwssd.{32 * lanes}", lane, sum_, half, row)
     return sum_
 
 
-def _one_by_one(kernel: _Kernel, sum_, numbers, first):
+def _one_by_one(kernel: _Kernel, sum_: Any, numbers, first):
     """Multiplications that every processor has."""
     build, lanes = kernel.build, kernel.build.bitcast(numbers, kernel.vector(I32))
     for k, place in enumerate(ORDER):
