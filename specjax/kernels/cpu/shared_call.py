@@ -40,7 +40,7 @@ class SharedCall(Call):
         self._name, self._function = name, function
 
     def part(self, size) -> tuple:
-        """The bounds of the chunk's part of ``size`` units. There are no fewer units than chunks."""
+        """The bounds of the chunk's part of ``size`` units, which are no fewer than the chunks."""
         bound = lambda chunk: self.build.udiv(self.build.mul(size, chunk), self.attribute())
         return bound(self.chunk), bound(self.build.add(self.chunk, I64(1)))
 
