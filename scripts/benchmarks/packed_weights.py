@@ -27,7 +27,7 @@ from specjax.tools.evaluate.report import markdown_table
 from specjax.tools.tune.timers import alternate, forward_timer
 from specjax.training import data, losses
 
-FORMS = ("bfloat16", "int8", "int8:exact", "int4", "int4:exact", "stored")
+FORMS = ("bfloat16", "int8", "int8:exact", "int4", "int4:exact", "stored", "stored:exact")
 NODES = (1, 2, 4, 6, 8, 16)
 REPEATS, NEW = 8, 48
 WINDOWS, LENGTH = 8, 256
@@ -126,7 +126,7 @@ def quality(name: str) -> str:
     for model in ("tiny-python", name):
         found = {}
         for form in ("float32", *FORMS):
-            if form != "stored" or model == name:
+            if not form.startswith("stored") or model == name:
                 one = load(model, form)
                 _, held_out = data.read_streams((), one.tokenizer, one.config.eos_token_ids[0])
                 windows = held_out.cut(0, 0, WINDOWS, LENGTH)[0]

@@ -14,8 +14,8 @@ from ..models.quantised_weights import SCHEMES
 from ..parallel import RULES, Rules
 from .config import check_dtype, check_scheme
 
-STORED = "stored"
-"""The form of weights that stay as a checkpoint packs them."""
+STORED = "stored", "stored:exact"
+"""The forms of weights that keep the numbers of a checkpoint that packs them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Placement:
       rules: the mesh axis of each logical axis, see ``parallel.RULES``; with ``parallel.WHOLE``
         each device holds all weights.
       dtype: one of ``config.DTYPES``; by default the checkpoint's.
-      quantize: one of ``models.quantised_weights.SCHEMES``, or "stored" for the numbers of a
+      quantize: one of ``models.quantised_weights.SCHEMES``, or of ``STORED`` for the numbers of a
         checkpoint that packs them; by default weights keep their dtype.
       offload: whether the layers stay in the host's memory, see ``models.offload``.
 
@@ -44,7 +44,12 @@ class Placement:
     def __post_init__(self):
         if self.dtype is not None:
             object.__setattr__(self, "dtype", check_dtype(self.dtype))
-        check_scheme("quantize", self.quantize, (*SCHEMES, STORED))
+        check_scheme("quantize", self.quantize, (*SCHEMES, *STORED))
+
+    @property
+    def keeps_numbers(self) -> bool:
+        """Whether weights keep the numbers of a packed checkpoint, also those of a GGUF file."""
+        return self.quantize in STORED
 
     def split(self, config: ModelConfig) -> ModelConfig:
         """The configuration of a model whose heads are split over the mesh.

@@ -34,7 +34,7 @@ from .packed.float8 import open_float8
 from .packed.stored import Stored, in_one_form
 from .packed.weights import unpack_tensors, without_zero_biases
 from .packed.words import Packed
-from .placement import STORED, Placement
+from .placement import Placement
 from .shape_check import cast, check_tensors, least_shapes
 from .tied_head import untie_if_different
 from .torch_files import open_torch
@@ -112,7 +112,7 @@ def read_module(module: M, tensors: dict, blocks_of: BlocksOf, where, placement:
       blocks_of: gives the blocks of each parameter.
       where: the checkpoint's directory, for messages.
       placement: each matrix is quantised as soon as it is read, see
-        ``models.quantised_weights.quantise_parameter``. If layers go to the host's memory, at most
+        ``models.rounding.quantise_parameter``. If layers go to the host's memory, at most
         one of their parameters is on the device at a time, to be quantised.
 
     Raises CheckpointError, which lists every tensor that is missing, is unexpected, or has a wrong
@@ -121,10 +121,9 @@ def read_module(module: M, tensors: dict, blocks_of: BlocksOf, where, placement:
     graph, abstract = nnx.split(module)
     params = nnx.to_flat_state(abstract)
     pieces = check_module(module, tensors, blocks_of, where)
+    scheme = None if placement.keeps_numbers else placement.quantize
     loaded = []
-    unpacked = []
     for path, param in params:
-        scheme = None if placement.quantize == STORED else placement.quantize
         stored = None if scheme else _stored(param, tensors, pieces[path], placement)
         on_host = placement.offload and path[0] == "layers"
         if stored:
@@ -133,11 +132,12 @@ def read_module(module: M, tensors: dict, blocks_of: BlocksOf, where, placement:
             sharding = placement.sharding(param)
             target = sharding.with_memory_kind(HOST) if on_host and not scheme else sharding
             value = _read(param, tensors, pieces[path], where, target)
-            unpacked += [dotted(path)] * (placement.quantize == STORED and is_quantisable(param))
         if scheme:
             value = quantise_parameter(dotted(path), param, value, scheme)
         loaded.append((path, param.replace(to_host(value) if on_host else value)))
-    if unpacked:
+    full = [(path, param) for path, param in loaded if is_quantisable(param) and not isinstance(param[...], Quantised)]
+    unpacked = [dotted(path) for path, param in full if param.axes[0] not in ("table", "vocab")]
+    if placement.keeps_numbers and unpacked:
         message = f"{where}: {len(unpacked)} matrices are not packed in four or eight bits, such as {unpacked[0]}"
         warnings.warn(f"{message}; they keep their dtype", SpecjaxWarning, stacklevel=2)
     return nnx.merge(graph, nnx.from_flat_state(loaded))
@@ -274,7 +274,7 @@ def _stored(param: nnx.Param, tensors: dict, row_blocks: list[Block], placement:
     Without ``quantize`` the tensors of a GGUF file are unpacked.
     """
     names = list(dict.fromkeys(block.name for block in row_blocks))
-    kept = [tensors[name] for name in names if placement.quantize == STORED or isinstance(tensors[name], Packed)]
+    kept = [tensors[name] for name in names if placement.keeps_numbers or isinstance(tensors[name], Packed)]
     weights = in_one_form([getattr(tensor, "stored", None) for tensor in kept]) if len(kept) == len(names) else None
     usable = weights and is_quantisable(param) and not any(block.transposed for block in row_blocks)
     return dict(zip(names, weights)) if weights and usable else None
@@ -295,6 +295,6 @@ def _read_stored(
     numbers = read("numbers", jnp.float8_e4m3fn if first.scheme == "fp8" else jnp.int8)
     offsets = None if first.offsets is None else read("offsets", jnp.float32)
     if first.scheme == "int4":
-        numbers = jax.jit(pack, static_argnums=(1, 2))(numbers, first.group, offsets is not None)
-    scheme = first.scheme if first.scheme == "fp8" or placement.quantize == STORED else f"{first.scheme}:exact"
+        numbers = jax.jit(pack, static_argnums=1)(numbers, first.group)
+    scheme = first.scheme if first.scheme == "fp8" or placement.quantize == "stored" else f"{first.scheme}:exact"
     return in_kernel_order(Quantised(numbers, read("scales", jnp.float32), scheme, param.dtype, offsets))

@@ -58,10 +58,10 @@ class Models:
     revision: str | None = None
     dtype: str | None = flag(None, choices=DTYPES)
     adapter: str | None = flag(None, metavar="DIR")
-    quantize: str | None = flag(None, choices=(*SCHEMES, STORED))
+    quantize: str | None = flag(None, choices=(*SCHEMES, *STORED))
     kv_quantize: str | None = flag(None, choices=[*KV_SCHEMES])
     draft_adapter: str | None = flag(None, metavar="DIR")
-    draft_quantize: str | None = flag(None, choices=(*SCHEMES, STORED))
+    draft_quantize: str | None = flag(None, choices=(*SCHEMES, *STORED))
     draft_vocab: int | None = flag(None, least=1)
     draft_vocab_data: tuple[str, ...] | None = flag(None, nargs="+", metavar="PATH")
     mesh: str | None = flag(None, metavar="AXES")

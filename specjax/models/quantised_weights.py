@@ -13,6 +13,7 @@ such weights, and ``rounding`` makes them.
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax import lax
 
 from ..kernels.cpu import tiles
 
@@ -96,8 +97,10 @@ class Quantised(struct.PyTreeNode):
         )
 
     def numbers(self) -> jax.Array:
-        """The numbers q [..., in]: int8 or float8_e4m3fn."""
-        return unpack(self.values, self.group, self.offsets is not None) if self.bits == 4 else self.values
+        """The numbers q [..., in]: int8, int4, with offsets uint4, or float8_e4m3fn."""
+        if self.bits != 4:
+            return self.values
+        return unpack(self.values, self.group, jnp.int4 if self.offsets is None else jnp.uint4)
 
     def dequantise(self) -> jax.Array:
         """The weight in ``dtype``, rounded."""
@@ -116,32 +119,26 @@ class Quantised(struct.PyTreeNode):
         group = tiles.group_within(self.group)
         repeated = lambda array: jnp.repeat(array, self.group // group, -1)
         weight = self.replace(
-            values=self.values if self.bits == 8 else pack(self.numbers(), group, self.offsets is not None),
+            values=self.values if self.bits == 8 else pack(self.numbers(), group),
             scales=repeated(self.scales),
             offsets=None if self.offsets is None else repeated(self.offsets),
         )
         return weight._each(tiles.in_tiles, outputs=self.shape[-2])
 
 
-def pack(q: jax.Array, group: int, unsigned: bool = False) -> jax.Array:
-    """Numbers [..., in] of four bits as uint8 [..., in / 2].
+def pack(q: jax.Array, group: int) -> jax.Array:
+    """Numbers [..., in] of four bits, from -8 to 7 or from 0 to 15, as uint8 [..., in / 2].
 
     Of a group's first and second half, each byte holds a number: below and above.
-
-    Args:
-      group: the inputs of a group.
-      unsigned: Whether the numbers are 0 to 15, as with offsets. Else they are -8 to 7, and 8 is
-        added to them.
     """
-    numbers = (q if unsigned else q + 8).astype(jnp.uint8).reshape(*q.shape[:-1], -1, 2, group // 2)
+    numbers = (q.astype(jnp.int32) & 15).astype(jnp.uint8).reshape(*q.shape[:-1], -1, 2, group // 2)
     return (numbers[..., 0, :] | numbers[..., 1, :] << 4).reshape(*q.shape[:-1], -1)
 
 
-def unpack(packed: jax.Array, group: int, unsigned: bool = False) -> jax.Array:
-    """The numbers int8 [..., in] that ``pack`` packs."""
-    halves = packed.reshape(*packed.shape[:-1], -1, 1, group // 2)
-    numbers = jnp.concatenate([halves & 15, halves >> 4], -2).astype(jnp.int8)
-    return (numbers if unsigned else numbers - 8).reshape(*packed.shape[:-1], -1)
+def unpack(packed: jax.Array, group: int, dtype) -> jax.Array:
+    """The numbers [..., in] that ``pack`` packs, int4 or uint4."""
+    halves = lax.bitcast_convert_type(packed.reshape(*packed.shape[:-1], -1, group // 2), dtype)
+    return jnp.moveaxis(halves, -1, -2).reshape(*packed.shape[:-1], -1)
 
 
 def bits(scheme: str | None, dtype) -> int:

@@ -41,7 +41,8 @@ def numbers(weight: Quantised) -> np.ndarray:
     if weight.bits != 4:
         return np.float64(weight.values)
     halves = np.asarray(weight.values).reshape(*weight.values.shape[:-1], -1, weight.group // 2)
-    return np.concatenate([halves & 15, halves >> 4], -1).reshape(weight.shape).astype(np.float64) - 8
+    q = np.concatenate([halves & 15, halves >> 4], -1).reshape(weight.shape).astype(np.float64)
+    return np.where(q > 7, q - 16, q)
 
 
 def exact(weight: Quantised) -> np.ndarray:
@@ -266,7 +267,7 @@ def test_what_cannot_be_quantised_is_refused_in_one_line(tmp_path):
     ):
         load_model(tmp_path / "model", Placement(quantize="int4"))
     with pytest.raises(
-        RequestError, match="quantize is 'int3'; it must be one of int8, int4, fp8, int8:exact, int4:exact, stored"
+        RequestError, match="quantize is 'int3'; it must be one of int8, int4, fp8, int8:exact, int4:exact, stored, stored:exact"
     ):
         specjax.load(tmp_path / "model", quantize="int3")
     target = specjax.load(tmp_path / "model", quantize="int8")

@@ -204,12 +204,13 @@ def _add_group(kernel: _Kernel, place, at: list, totals: dict) -> None:
 
 
 def _quads(kernel: _Kernel, bytes_, chunk: int) -> list:
-    """The quads of a chunk, by number in the group, as bytes."""
-    build = kernel.build
-    if kernel.form.bits == 8:
-        return [(chunk, build.xor(bytes_, kernel.same(I8, 128)))]  # adds the excess
+    """The quads of a chunk, by number in the group, as bytes. The excess is in them."""
+    build, form = kernel.build, kernel.form
+    bytes_ = build.xor(bytes_, kernel.same(I8, form.excess * (1 if form.bits == 8 else 17)))
+    if form.bits == 8:
+        return [(chunk, bytes_)]
     low, high = build.and_(bytes_, kernel.same(I8, 15)), build.lshr(bytes_, kernel.same(I8, 4))
-    return [(chunk, low), (chunk + kernel.form.chunks, high)]
+    return [(chunk, low), (chunk + form.chunks, high)]
 
 
 def _four_at_once(kernel: _Kernel, sum_: Any, numbers, first):

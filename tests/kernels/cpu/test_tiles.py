@@ -21,7 +21,7 @@ def random_weight(outputs: int, inputs: int, group: int, scheme: str, offsets: b
     low, high = (-128, 127) if scheme.startswith("int8") else (0, 15) if offsets else (-8, 7)
     q = rng.integers(low, high, (outputs, inputs), np.int8, endpoint=True)
     scales, shifts = (rng.normal(size=(outputs, inputs // group)).astype(np.float32) for _ in range(2))
-    values = jnp.asarray(q) if high == 127 else pack(jnp.asarray(q), group, offsets)
+    values = jnp.asarray(q) if high == 127 else pack(jnp.asarray(q), group)
     weight = Quantised(
         values, jnp.asarray(scales), scheme, jnp.dtype("bfloat16"), jnp.asarray(shifts) if offsets else None
     )
