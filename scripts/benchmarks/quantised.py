@@ -43,8 +43,8 @@ LARGE_PROMPTS, LARGE_NEW, LARGE_REPEATS = 3, 16, 3
 TITLE = "Quantised weights"
 QUESTION = """What do int8, int4 and fp8 weights cost in quality and in acceptance, and what do they bring in speed?
 
-int8 and fp8 have a scale for each row; int4 has one for each group of 128 inputs, and int8 tables of embeddings and
-output matrices. Weights and activations that are not quantised are bfloat16."""
+int8 and int4 have a scale for each group of 32 inputs, and int4 has int8 tables of embeddings and output matrices; fp8
+has a scale for each row. Weights and activations that are not quantised are bfloat16."""
 FOLLOWS = """
 - int8 costs hardly any quality and halves the bytes of the weights; int4 costs some.
 - A quantised draft keeps nearly all of its acceptance.

@@ -87,8 +87,9 @@ def load(
         weights.
       adapter: a LoRA adapter in the layout of PEFT, a directory or a hub id. It is merged into the
         weights as they are read. Its tokenizer, if it has one, replaces the model's.
-      quantize: "int8", "int4" or "fp8", the form of weights in memory, see
-        ``models.quantised_weights``; by default weights keep their dtype.
+      quantize: one of ``models.quantised_weights.SCHEMES``, the form of weights in memory, or
+        "stored" or "stored:exact" for the numbers of a packed checkpoint; by default weights keep
+        their dtype.
       kv_quantize: "int8" or "fp8", the form of keys and values in the model's cache when it is a
         target.
       offload: whether the layers stay in the host's memory and are copied to the device for each

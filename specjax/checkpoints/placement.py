@@ -8,10 +8,14 @@ from flax import nnx
 
 from .. import parallel
 from ..errors import SpecjaxWarning
+from ..kernels.cpu.product import is_installed
 from ..models.config import ModelConfig
 from ..models.quantised_weights import SCHEMES
 from ..parallel import RULES, Rules
 from .config import check_dtype, check_scheme
+
+STORED = "stored", "stored:exact"
+"""The forms of weights that keep the numbers of a checkpoint that packs them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +28,8 @@ class Placement:
       rules: the mesh axis of each logical axis, see ``parallel.RULES``; with ``parallel.WHOLE``
         each device holds all weights.
       dtype: one of ``config.DTYPES``; by default the checkpoint's.
-      quantize: one of ``models.quantised_weights.SCHEMES``; by default weights keep their dtype.
+      quantize: one of ``models.quantised_weights.SCHEMES``, or of ``STORED`` for the numbers of a
+        checkpoint that packs them; by default weights keep their dtype.
       offload: whether the layers stay in the host's memory, see ``models.offload``.
 
     Raises RequestError for another dtype and another form.
@@ -39,7 +44,12 @@ class Placement:
     def __post_init__(self):
         if self.dtype is not None:
             object.__setattr__(self, "dtype", check_dtype(self.dtype))
-        check_scheme("quantize", self.quantize, SCHEMES)
+        check_scheme("quantize", self.quantize, (*SCHEMES, *STORED))
+
+    @property
+    def keeps_numbers(self) -> bool:
+        """Whether weights keep the numbers of a packed checkpoint, also those of a GGUF file."""
+        return self.quantize in STORED
 
     def split(self, config: ModelConfig) -> ModelConfig:
         """The configuration of a model whose heads are split over the mesh.
@@ -51,8 +61,14 @@ class Placement:
         return config if self.mesh is None or axis is None else config.split_over(self.mesh.shape[axis])
 
     def for_device(self, config: ModelConfig) -> "Placement":
-        """The placement, with float16 for a bfloat16 checkpoint on a GPU without bfloat16."""
+        """The placement, with float16 for a bfloat16 checkpoint on a GPU without bfloat16.
+
+        Warns where weights of fewer bits lack their kernel on a CPU.
+        """
         device = jax.devices()[0] if self.mesh is None else self.mesh.devices.flat[0]
+        if self.quantize not in (None, "fp8") and device.platform == "cpu" and not is_installed():
+            message = f"{self.quantize} weights need the kernel of the extra cpu; without it each product widens them"
+            warnings.warn(f"{message}, several times slower; pip install 'specjax[cpu]'", SpecjaxWarning, stacklevel=3)
         capability = float(getattr(device, "compute_capability", 8))
         if self.dtype is not None or config.dtype != "bfloat16" or device.platform != "gpu" or capability >= 8:
             return self

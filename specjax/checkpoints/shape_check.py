@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from ..errors import CheckpointError
 from .blocks import Block
@@ -63,3 +64,16 @@ def least_shapes(blocks: list[Block], rest: tuple[int, ...]) -> dict[str, tuple[
     for block in blocks:
         shapes[block.name] = max(block.shape(rest), shapes.get(block.name, ()))
     return shapes
+
+
+def cast(values: np.ndarray, dtype, name: str, where) -> np.ndarray:
+    """The values in another type. Raises CheckpointError for numbers that do not fit into it."""
+    if np.issubdtype(values.dtype, np.integer):
+        bounds = np.iinfo(dtype)
+        if values.size and not bounds.min <= values.min() <= values.max() <= bounds.max:
+            raise CheckpointError(f"{where}: {name} holds numbers beyond {np.dtype(dtype)}; the tensor is damaged")
+    with np.errstate(over="ignore"):
+        narrow = values.astype(dtype)
+    if dtype == np.float16 and np.isinf(narrow).any() and not np.isinf(values).any():
+        raise CheckpointError(f"{where}: {name} holds numbers beyond float16; load the model with dtype='float32'")
+    return narrow

@@ -1,6 +1,7 @@
 """Reads modules from the tensors of checkpoints, slice by slice without torch, and writes them."""
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -14,11 +15,13 @@ from flax import nnx
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from ..errors import CheckpointError, ConfigError, RequestError
+from ..errors import CheckpointError, ConfigError, RequestError, SpecjaxWarning
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
 from ..models.offload import HOST, to_host
-from ..models.quantised_weights import Quantised, pack, quantise_parameter
+from ..models.quantised_products import in_kernel_order
+from ..models.quantised_weights import Quantised, pack
+from ..models.rounding import is_quantisable, quantise_parameter
 from .adapters import ADAPTER_WEIGHTS, merge_adapter
 from .blocks import Block, blocks
 from .config import config_place, read_config, read_raw, to_hf
@@ -28,9 +31,11 @@ from .files import WEIGHTS, check_file, is_gguf, weight_files
 from .gguf.names import open_tensors_of
 from .gguf.reader import open_gguf
 from .packed.float8 import open_float8
+from .packed.stored import Stored, in_one_form
 from .packed.weights import unpack_tensors, without_zero_biases
+from .packed.words import Packed
 from .placement import Placement
-from .shape_check import check_tensors, least_shapes
+from .shape_check import cast, check_tensors, least_shapes
 from .tied_head import untie_if_different
 from .torch_files import open_torch
 
@@ -107,7 +112,7 @@ def read_module(module: M, tensors: dict, blocks_of: BlocksOf, where, placement:
       blocks_of: gives the blocks of each parameter.
       where: the checkpoint's directory, for messages.
       placement: each matrix is quantised as soon as it is read, see
-        ``models.quantised_weights.quantise_parameter``. If layers go to the host's memory, at most
+        ``models.rounding.quantise_parameter``. If layers go to the host's memory, at most
         one of their parameters is on the device at a time, to be quantised.
 
     Raises CheckpointError, which lists every tensor that is missing, is unexpected, or has a wrong
@@ -116,19 +121,25 @@ def read_module(module: M, tensors: dict, blocks_of: BlocksOf, where, placement:
     graph, abstract = nnx.split(module)
     params = nnx.to_flat_state(abstract)
     pieces = check_module(module, tensors, blocks_of, where)
+    scheme = None if placement.keeps_numbers else placement.quantize
     loaded = []
     for path, param in params:
-        scheme = None if placement.quantize else _packed_scheme(tensors, pieces[path])
+        stored = None if scheme else _stored(param, tensors, pieces[path], placement)
         on_host = placement.offload and path[0] == "layers"
-        if scheme:
-            value = _read_packed(param, tensors, pieces[path], where, placement, scheme)
+        if stored:
+            value = _read_stored(param, stored, pieces[path], where, placement)
         else:
             sharding = placement.sharding(param)
-            target = sharding.with_memory_kind(HOST) if on_host and not placement.quantize else sharding
+            target = sharding.with_memory_kind(HOST) if on_host and not scheme else sharding
             value = _read(param, tensors, pieces[path], where, target)
-        if placement.quantize:
-            value = quantise_parameter(dotted(path), param, value, placement.quantize)
+        if scheme:
+            value = quantise_parameter(dotted(path), param, value, scheme)
         loaded.append((path, param.replace(to_host(value) if on_host else value)))
+    full = [(path, param) for path, param in loaded if is_quantisable(param) and not isinstance(param[...], Quantised)]
+    unpacked = [dotted(path) for path, param in full if param.axes[0] not in ("table", "vocab")]
+    if placement.keeps_numbers and unpacked:
+        message = f"{where}: {len(unpacked)} matrices are not packed in four or eight bits, such as {unpacked[0]}"
+        warnings.warn(f"{message}; they keep their dtype", SpecjaxWarning, stacklevel=2)
     return nnx.merge(graph, nnx.from_flat_state(loaded))
 
 
@@ -250,46 +261,40 @@ def _read(
             at += block.size
         if not pieces:
             return np.zeros((last - first, *param.shape[1:]), param.dtype)
-        return _cast(np.concatenate(pieces), param.dtype, row_blocks[0].name, where)
+        return cast(np.concatenate(pieces), param.dtype, row_blocks[0].name, where)
 
     if isinstance(sharding, jax.sharding.SingleDeviceSharding):  # make_array_from_callback would forget its memory kind
         return jax.device_put(part((slice(None),) * len(param.shape)), sharding)
     return jax.make_array_from_callback(param.shape, sharding, part)
 
 
-def _packed_scheme(tensors: dict, row_blocks: list[Block]) -> str | None:
-    """The form that holds the numbers of packed rows, see ``packed.weights``.
+def _stored(param: nnx.Param, tensors: dict, row_blocks: list[Block], placement: Placement) -> dict[str, Stored] | None:
+    """By name the packed tensors of a parameter that keeps their numbers; None if it is unpacked.
 
-    None if the rows must be unpacked.
+    Without ``quantize`` the tensors of a GGUF file are unpacked.
     """
-    schemes = {getattr(tensors[block.name], "scheme", None) for block in row_blocks}
-    return schemes.pop() if len(schemes) == 1 and not any(block.transposed for block in row_blocks) else None
+    names = list(dict.fromkeys(block.name for block in row_blocks))
+    kept = [tensors[name] for name in names if placement.keeps_numbers or isinstance(tensors[name], Packed)]
+    weights = in_one_form([getattr(tensor, "stored", None) for tensor in kept]) if len(kept) == len(names) else None
+    usable = weights and is_quantisable(param) and not any(block.transposed for block in row_blocks)
+    return dict(zip(names, weights)) if weights and usable else None
 
 
-def _read_packed(
-    param: nnx.Param, tensors: dict, row_blocks: list[Block], where, placement: Placement, scheme: str
+def _read_stored(
+    param: nnx.Param, weights: dict[str, Stored], row_blocks: list[Block], where, placement: Placement
 ) -> Quantised:
     """The parameter with the numbers and scales of its packed rows."""
+    first = next(iter(weights.values()))
 
     def read(name: str, dtype) -> jax.Array:
-        parts = {block.name: getattr(tensors[block.name], name) for block in row_blocks}
-        width = next(iter(parts.values())).shape[1]
-        like: Any = param.replace(jax.ShapeDtypeStruct((param.shape[0], width), dtype))
+        parts = {tensor: getattr(weight, name) for tensor, weight in weights.items()}
+        width = next(iter(parts.values())).get_shape()[-1]
+        like: Any = param.replace(jax.ShapeDtypeStruct((*param.shape[:-1], width), dtype))
         return _read(like, parts, row_blocks, where, placement.sharding(like))
 
-    numbers = read("numbers", jnp.float8_e4m3fn if scheme == "fp8" else jnp.int8)
-    packed = jax.jit(pack)(numbers) if scheme == "int4" else numbers
-    return Quantised(packed, read("scales", jnp.float32), scheme, param.dtype)
-
-
-def _cast(values: np.ndarray, dtype, name: str, where) -> np.ndarray:
-    """The values in another type. Raises CheckpointError for numbers that do not fit into it."""
-    if np.issubdtype(values.dtype, np.integer):
-        bounds = np.iinfo(dtype)
-        if values.size and not bounds.min <= values.min() <= values.max() <= bounds.max:
-            raise CheckpointError(f"{where}: {name} holds numbers beyond {np.dtype(dtype)}; the tensor is damaged")
-    with np.errstate(over="ignore"):
-        cast = values.astype(dtype)
-    if dtype == np.float16 and np.isinf(cast).any() and not np.isinf(values).any():
-        raise CheckpointError(f"{where}: {name} holds numbers beyond float16; load the model with dtype='float32'")
-    return cast
+    numbers = read("numbers", jnp.float8_e4m3fn if first.scheme == "fp8" else jnp.int8)
+    offsets = None if first.offsets is None else read("offsets", jnp.float32)
+    if first.scheme == "int4":
+        numbers = jax.jit(pack, static_argnums=1)(numbers, first.group)
+    scheme = first.scheme if first.scheme == "fp8" or placement.quantize == "stored" else f"{first.scheme}:exact"
+    return in_kernel_order(Quantised(numbers, read("scales", jnp.float32), scheme, param.dtype, offsets))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ..models.config import ModelConfig
-from ..models.quantised_weights import is_quantisable
+from ..models.rounding import is_quantisable
 from .blocks import blocks
 from .config import config_file, read_shape
 from .families import NAMES

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+from ..checkpoints.placement import STORED
 from ..core.eight_bits import KV_SCHEMES
 from ..drafters import METHODS
 from ..errors import RequestError
@@ -35,7 +36,8 @@ class Models:
       dtype: dtype of the weights; by default the checkpoint's.
       adapter: LoRA adapter of --model in the layout of PEFT, a directory or a hub id; it is merged
         at load.
-      quantize: form of the weights of --model in memory; by default those of --dtype.
+      quantize: form of the weights of --model in memory; stored keeps the numbers of a packed
+        checkpoint; by default --dtype.
       kv_quantize: form of keys and values in the cache of --model; by default full.
       draft_adapter: LoRA adapter of the draft.
       draft_quantize: form of the draft models' weights; by default dtype.
@@ -56,10 +58,10 @@ class Models:
     revision: str | None = None
     dtype: str | None = flag(None, choices=DTYPES)
     adapter: str | None = flag(None, metavar="DIR")
-    quantize: str | None = flag(None, choices=SCHEMES)
+    quantize: str | None = flag(None, choices=(*SCHEMES, *STORED))
     kv_quantize: str | None = flag(None, choices=[*KV_SCHEMES])
     draft_adapter: str | None = flag(None, metavar="DIR")
-    draft_quantize: str | None = flag(None, choices=SCHEMES)
+    draft_quantize: str | None = flag(None, choices=(*SCHEMES, *STORED))
     draft_vocab: int | None = flag(None, least=1)
     draft_vocab_data: tuple[str, ...] | None = flag(None, nargs="+", metavar="PATH")
     mesh: str | None = flag(None, metavar="AXES")

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from ..errors import RequestError
 from ..loop.drafter import TargetCopy
 from ..models.decoder import Decoder
-from ..models.quantised_weights import SCHEMES, quantise_module
+from ..models.quantised_weights import SCHEMES
+from ..models.rounding import quantise_module
 from .parts import chains
 from .parts.draft_sampling import DrawnChain
 

@@ -13,7 +13,7 @@ from ..errors import RequestError
 from ..kernels.cpu import product as product_kernel
 from ..kernels.cpu.processor import matrix_extensions
 from ..parallel import nodes_are_split, weights_are_split
-from . import quantised_weights
+from . import quantised_products
 from .quantised_weights import Quantised
 
 _FEW_ROWS = 64
@@ -70,10 +70,12 @@ def linear(x: jax.Array, weight: jax.Array | Quantised, bias: jax.Array | None =
     The product has the weight's dtype and float32 sums. Weights have the layout of Hugging Face:
     XLA for TPU would copy [in, out] weights at entry.
     """
-    rows = x.astype(weight.dtype)
-    if not nodes_are_split():  # split nodes keep their axis; XLA:CPU has the fast product for matrices only
-        rows = rows.reshape(-1, x.shape[-1])
-    y = quantised_weights.multiply(rows, weight) if isinstance(weight, Quantised) else _product(rows, weight)
+    # Split nodes keep their axis. XLA:CPU has the fast product for matrices only.
+    rows = x if nodes_are_split() else x.reshape(-1, x.shape[-1])
+    if isinstance(weight, Quantised):
+        y = quantised_products.multiply(rows, weight)
+    else:
+        y = _product(rows.astype(weight.dtype), weight)
     y = y.reshape(*x.shape[:-1], weight.shape[0])
     return y if bias is None else y + bias.astype(jnp.float32)
 

@@ -100,23 +100,25 @@ def compressed(format_: str, **weights) -> dict:
 
 
 FORMATS = {
-    "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, "int4"),
+    "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, "int4:exact"),
     "gptq v2": (lambda w: gptq(w, version="v2"),
-                {"quant_method": "gptq", "bits": 4, "group_size": 128, "checkpoint_format": "gptq_v2"}, "int4"),
+                {"quant_method": "gptq", "bits": 4, "group_size": 128, "checkpoint_format": "gptq_v2"}, "int4:exact"),
     "gptq with zero points": (lambda w: gptq(w, zero=np.random.default_rng(0)),
-                              {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": False}, None),
+                              {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": False}, "int4:exact"),
     "gptq with an order": (lambda w: gptq(w, size=32, ordered=False),
                            {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True}, None),
-    "gptq of rows": (lambda w: gptq(w, size=w.shape[1], bits=8), {"quant_method": "gptq", "bits": 8, "group_size": -1}, "int8"),
-    "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}, None),
-    "pack-quantized": (pack_quantized, compressed("pack-quantized", num_bits=4, strategy="group", group_size=128), "int4"),
-    "pack-quantized, groups of 32": (lambda w: pack_quantized(w, 32), compressed("pack-quantized", num_bits=4, group_size=32), None),
+    "gptq of eight bits with zero points": (lambda w: gptq(w, 64, 8, zero=np.random.default_rng(0)),
+                                            {"quant_method": "gptq", "bits": 8, "group_size": 64}, "int8:exact"),
+    "gptq of rows": (lambda w: gptq(w, size=w.shape[1], bits=8), {"quant_method": "gptq", "bits": 8, "group_size": -1}, "int8:exact"),
+    "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}, "int4:exact"),
+    "pack-quantized": (pack_quantized, compressed("pack-quantized", num_bits=4, strategy="group", group_size=128), "int4:exact"),
+    "pack-quantized, groups of 32": (lambda w: pack_quantized(w, 32), compressed("pack-quantized", num_bits=4, group_size=32), "int4:exact"),
     "pack-quantized, 8 bits": (
         lambda w: pack_quantized(w, w.shape[1], 8),
         compressed("pack-quantized", num_bits=8, strategy="channel"),
-        "int8",
+        "int8:exact",
     ),
-    "int-quantized": (int_quantized, compressed("int-quantized", strategy="channel"), "int8"),
+    "int-quantized": (int_quantized, compressed("int-quantized", strategy="channel"), "int8:exact"),
     "float-quantized": (float_quantized, compressed("float-quantized", type="float", strategy="channel"), "fp8"),
     "float-quantized of one scale": (lambda w: float_quantized(w, np.float32(np.abs(w).max() / 448).reshape(1)),
                                      compressed("float-quantized", type="float", strategy="tensor"), "fp8"),
@@ -181,10 +183,20 @@ def test_a_packed_checkpoint_has_the_weights_of_its_numbers(format_, tmp_path):
 def test_each_device_reads_its_own_part(format_, tmp_path):
     pack, settings, _ = FORMATS[format_]
     packed, _ = write(tmp_path, pack, settings)
-    alone, split_ = (jax.tree.leaves(load_model(packed, Placement(mesh=mesh))) for mesh in (None, make_mesh(model=2)))
+    alone, split_ = (weights(packed, mesh=mesh) for mesh in (None, make_mesh(model=2)))
     for ours, theirs in zip(alone, split_, strict=True):
-        np.testing.assert_array_equal(np.float32(ours), np.float32(theirs))
-    assert any(not leaf.sharding.is_fully_replicated for leaf in split_)
+        np.testing.assert_array_equal(ours.astype(np.float32), theirs.astype(np.float32))
+    assert any(not leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(split_))
+
+
+@pytest.mark.parametrize("format_", ["gptq", "awq", "int-quantized"])
+def test_stored_weights_have_integer_products(format_, tmp_path):
+    """The same numbers, in the forms whose activations a CPU rounds."""
+    packed, _ = write(tmp_path, *FORMATS[format_][:2])
+    for ours, theirs in zip(weights(packed, quantize="stored"), weights(packed), strict=True):
+        if isinstance(theirs, Quantised):
+            assert f"{ours.scheme}:exact" == theirs.scheme
+            np.testing.assert_array_equal(ours.dequantise(), theirs.dequantise())
 
 
 def with_biases(number: float):

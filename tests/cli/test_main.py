@@ -70,7 +70,6 @@ def bad_cases(models, tmp_path) -> dict:
         "draft vocabulary larger than the target's": ((*draft, models["draft"], "--draft-vocab", "99"), "draft_vocab"),
         "data without a draft vocabulary": ((*good, "--draft-vocab-data", lines), "give --draft-vocab N too"),
         "unknown form of weights": ((*good, "--quantize", "int3"), "--quantize"),
-        "weights that int4 does not divide": ((*good, "--quantize", "int4"), "int4 has groups of 128 inputs"),
         "unknown form of the cache": ((*good, "--kv-quantize", "int4"), "--kv-quantize"),
         "form of no draft": ((*good, "--draft-quantize", "int8"), "--draft-quantize quantises a draft model"),
         "unknown draft": ((*draft, "no-such-draft"), "no-such-draft"),

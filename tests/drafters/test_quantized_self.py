@@ -11,12 +11,13 @@ from support.reference import is_greedy
 import specjax
 from specjax import Generator, RequestError
 from specjax.drafters import QuantizedSelf
-from specjax.models.quantised_weights import Quantised, quantise_module
+from specjax.models.quantised_weights import Quantised
+from specjax.models.rounding import quantise_module
 
 DRAFTS = 3
 PROMPTS = random_prompts(6, 30, seed=3)
 TARGET = tiny_model(num_layers=1)
-DRAFTER = QuantizedSelf("int8", DRAFTS)
+DRAFTER = QuantizedSelf("int8:exact", DRAFTS)
 
 
 def rounded(model):
@@ -25,7 +26,7 @@ def rounded(model):
 
     @jax.jit
     def both(graph, params):
-        copy = nnx.split(quantise_module(nnx.merge(graph, params), "int8"))[1]
+        copy = nnx.split(quantise_module(nnx.merge(graph, params), "int8:exact"))[1]
         flat = jax.tree.leaves(copy, is_leaf=is_weight)
         values = [leaf.dequantise() if is_weight(leaf) else leaf for leaf in flat]
         return jax.tree.unflatten(jax.tree.structure(copy, is_leaf=is_weight), values)
@@ -61,8 +62,10 @@ def test_a_quantised_target_has_a_copy_of_fewer_bits():
 def test_bad_options_are_refused():
     with pytest.raises(RequestError, match="draft_scheme is 'int3'; it must be one of int8, int4, fp8"):
         QuantizedSelf("int3")
-    with pytest.raises(RequestError, match=r"int4 has groups of 128 inputs, and layers.0.[a-z_.]+ has \d+; use int8"):
-        Generator(language_model(TARGET), "quantized_self")
+    with pytest.raises(
+        RequestError, match=r"int4 has two inputs in a byte, and layers.0.[a-z_.]+ has 33 inputs; use int8"
+    ):
+        Generator(language_model(tiny_model(intermediate_size=33)), "quantized_self")
     with pytest.raises(RequestError, match="takes no draft"):
         Generator(language_model(TARGET), "quantized_self", "tiny-python-draft")
     with pytest.raises(RequestError, match="the target is another model"):

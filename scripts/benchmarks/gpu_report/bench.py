@@ -29,7 +29,7 @@ from specjax.kernels.gpu.attention import Scores
 from specjax.loop import decode
 from specjax.models.attention import rotate_and_attend
 from specjax.models.offload import to_host
-from specjax.models.quantised_weights import quantise_module
+from specjax.models.rounding import quantise_module
 from specjax.rules.walks import argmax_walk
 from specjax.tools.plan import hlo, launches
 

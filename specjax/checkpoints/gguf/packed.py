@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..packed.stored import Part, Stored
+from .blocks import KINDS
+
 TYPES = (
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
     "IQ4_XS", "MXFP4",
@@ -18,6 +21,9 @@ TYPES = (
 
 class View(ABC):
     """A tensor that is computed when it is indexed. Subclasses give its shape and its slices."""
+
+    stored: Stored | None = None
+    """The numbers and scales, if the tensor is packed."""
 
     @abstractmethod
     def get_shape(self) -> list[int]:
@@ -48,6 +54,8 @@ class PackedTensor(View):
         self._kind = kind
         self._shape = shape
         self._data = data
+        if kind in KINDS:
+            self.stored = self._numbers_and_scales()
 
     def get_shape(self) -> list[int]:
         return list(self._shape)
@@ -61,6 +69,21 @@ class PackedTensor(View):
         *rows, columns = index
         return dequantize(self._data[tuple(rows)], GGMLQuantizationType[self._kind])[..., columns]
 
+    def _numbers_and_scales(self) -> Stored:
+        kind = KINDS[self._kind]
+        *rows, inputs = self._shape
+
+        def part(width: int, dtype: str, read: Callable[[np.ndarray], np.ndarray]) -> Part:
+            def flat(index):
+                values = read(kind.blocks(self._data[tuple(index[:-1])]))
+                return values.reshape(*values.shape[:-2], -1)[..., index[-1]]
+
+            return Part((*rows, width), dtype, flat)
+
+        factors = [part(inputs // kind.group, "F32", lambda blocks, i=i: kind.factors(blocks)[i])
+                   for i in range(1 + kind.has_offsets)]  # fmt: skip
+        return Stored(kind.scheme, part(inputs, "I8", kind.numbers), *factors)
+
 
 class Reordered(View):
     """Rows of a tensor in another order, an array of row numbers.
@@ -73,6 +96,8 @@ class Reordered(View):
             raise ValueError(f"row {order.max()} of {tensor.get_shape()[0]}")
         self._tensor = tensor
         self._order = order
+        if getattr(tensor, "stored", None):
+            self.stored = tensor.stored.map(lambda part: Reordered(part, order))
 
     def get_shape(self) -> list[int]:
         return [len(self._order), *self._tensor.get_shape()[1:]]

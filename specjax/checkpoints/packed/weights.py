@@ -14,7 +14,8 @@ import numpy as np
 from ...errors import CheckpointError, ConfigError
 from ..json_fields import choice, integer, list_of, read_fields, table, text
 from . import mxfp4
-from .words import Packed, Part, find_awq, find_gptq, packed_words, take
+from .stored import Part, Stored
+from .words import Packed, find_awq, find_gptq, packed_words, take
 
 
 def unpack_tensors(tensors: Mapping[str, Any], settings: dict | None, where: str) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def _scaled(module: str, weight, scales, block: list | None, where: str) -> Pack
     whole = str(weight.get_dtype()) == "I8"
     numbers = Part((outputs, inputs), "I8" if whole else "F8_E4M3", lambda index: weight[index])
     scaled = Part((outputs, 1), "F32", lambda index: rows[index])
-    return Packed((outputs, inputs), "int8" if whole else "fp8", numbers, scaled)
+    return Packed((outputs, inputs), Stored("int8" if whole else "fp8", numbers, scaled))
 
 
 def _find_mxfp4(tensors: dict, options: dict, where: str) -> dict:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import CheckpointError
+from .stored import Part, Stored
 
 _NIBBLES = np.arange(8) * 4
 _AWQ_ORDER = np.array([0, 2, 4, 6, 1, 3, 5, 7])
@@ -14,37 +15,16 @@ _AWQ_ORDER = np.array([0, 2, 4, 6, 1, 3, 5, 7])
 _ALL = (slice(None), slice(None))
 
 
-class Part(NamedTuple):
-    """A tensor that ``read`` computes for an index; ``dtype`` as safetensors names it."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    read: Callable[[tuple], np.ndarray]
-
-    def get_shape(self) -> tuple[int, ...]:
-        return self.shape
-
-    def get_dtype(self) -> str:
-        return self.dtype
-
-    def __getitem__(self, index: tuple) -> np.ndarray:
-        return self.read(index)
-
-
 class Packed(NamedTuple):
     """A packed weight [out, in]. Indexing unpacks a slice, float32.
 
     Attributes:
-      scheme: the form of ``models.quantised_weights`` that holds it, or None.
-      numbers: the numbers q [out, in], int8 or float8_e4m3fn.
-      scales: float32 [out, groups].
-      unpack: reads a slice where ``scheme`` is None.
+      stored: its numbers and scales, if a model can keep them; else None.
+      unpack: reads a slice where ``stored`` is None.
     """
 
     shape: tuple[int, ...]
-    scheme: str | None = None
-    numbers: Part | None = None
-    scales: Part | None = None
+    stored: Stored | None = None
     unpack: Callable[[tuple], np.ndarray] | None = None
 
     def get_shape(self) -> tuple[int, ...]:
@@ -56,11 +36,11 @@ class Packed(NamedTuple):
     def __getitem__(self, index: tuple) -> np.ndarray:
         if self.unpack is not None:
             return self.unpack(index)
-        assert self.numbers is not None and self.scales is not None
-        rows, columns = index
-        groups = self.shape[1] // self.scales.shape[1]
-        scales = np.repeat(self.scales[(rows, slice(None))], groups, 1)[:, columns]
-        return self.numbers[index].astype(np.float32) * scales
+        stored, (rows, columns) = self.stored, index
+        assert stored is not None
+        spread = lambda part: np.repeat(part[(rows, slice(None))], stored.group, 1)[:, columns]
+        product = stored.numbers[index].astype(np.float32) * spread(stored.scales)
+        return product if stored.offsets is None else product + spread(stored.offsets)
 
 
 def take(tensors: dict, name: str, where: str):
@@ -113,13 +93,11 @@ def _gptq(module: str, words, zeros, scales, order, options: dict, one: bool, wh
     zero = spread(zeros[_ALL], 1) + one
     group = np.arange(inputs) // size if order is None else order[(slice(None),)]
     factor = scales[_ALL].astype(np.float32)
-    centre = 2 ** (bits - 1)
 
     def numbers(rows):
         return spread(words[(slice(None), rows)], 0).T
 
-    fits = (zero == centre).all() and (group == np.arange(inputs) // size).all() and _holds(bits, size, inputs, groups)
-    if not fits:
+    if (group != np.arange(inputs) // size).any():
 
         def unpack(index):
             rows, columns = index
@@ -127,11 +105,7 @@ def _gptq(module: str, words, zeros, scales, order, options: dict, one: bool, wh
             return (numbers(rows)[:, columns] - zero[g][:, rows].T) * factor[g][:, rows].T
 
         return Packed((outputs, inputs), unpack=unpack)
-
-    def read(index):
-        return (numbers(index[0])[:, index[1]] - centre).astype(np.int8)
-
-    return _quantised((outputs, inputs), bits, read, factor.T)
+    return _quantised((outputs, inputs), bits, lambda index: numbers(index[0])[:, index[1]], factor.T, zero.T)
 
 
 def find_awq(tensors: dict, options: dict, where: str) -> dict:
@@ -146,21 +120,18 @@ def find_awq(tensors: dict, options: dict, where: str) -> dict:
 def _awq(module: str, words, zeros, scales, options: dict, where: str) -> Packed:
     inputs = words.get_shape()[0]
     groups, outputs = scales.get_shape()
-    size = _group_size(options["group_size"], inputs, groups, f"{where}: {module}")
+    _group_size(options["group_size"], inputs, groups, f"{where}: {module}")
     zero = _nibbles(zeros[_ALL], 1, _AWQ_ORDER)
     factor = scales[_ALL].astype(np.float32)
 
-    def unpack(index):
+    def read(index):
         rows, columns = index
         first, last, _ = rows.indices(outputs)
         start = first // 8  # eight outputs share a word
-        q = _nibbles(words[(columns, slice(start, -(-last // 8)))], 1, _AWQ_ORDER)[:, first - 8 * start :][
-            :, : last - first
-        ]
-        g = np.arange(inputs)[columns] // size
-        return ((q - zero[g][:, rows]) * factor[g][:, rows]).T
+        q = _nibbles(words[(columns, slice(start, -(-last // 8)))], 1, _AWQ_ORDER)[:, first - 8 * start :]
+        return q[:, : last - first].T
 
-    return Packed((outputs, inputs), unpack=unpack)
+    return _quantised((outputs, inputs), 4, read, factor.T, zero.T)
 
 
 def packed_words(module: str, words, scales, bits: int, where: str) -> Packed:
@@ -174,26 +145,27 @@ def packed_words(module: str, words, scales, bits: int, where: str) -> Packed:
     _, groups = scales.get_shape()
     inputs = packed * 32 // bits
     spread = _nibbles if bits == 4 else _bytes
-    size = _group_size(-1, inputs, groups, f"{where}: {module}")
-
-    def read(index):
-        numbers = spread(words[(index[0], slice(None))], 1) - 2 ** (bits - 1)
-        return numbers[:, index[1]].astype(np.int8)
-
+    _group_size(-1, inputs, groups, f"{where}: {module}")
+    read = lambda index: spread(words[(index[0], slice(None))], 1)[:, index[1]]
     factor = scales[_ALL].astype(np.float32)
-    if _holds(bits, size, inputs, groups):
-        return _quantised((outputs, inputs), bits, read, factor)
-    return Packed((outputs, inputs), unpack=lambda index: read(index) * np.repeat(factor, size, 1)[index])
+    return _quantised((outputs, inputs), bits, read, factor, np.full_like(factor, 2 ** (bits - 1)))
 
 
-def _quantised(shape: tuple, bits: int, read: Callable, scales: np.ndarray) -> Packed:
-    numbers = Part(shape, "I8", read)
-    return Packed(shape, f"int{bits}", numbers, Part(scales.shape, "F32", lambda index: scales[index]))
+def _quantised(shape: tuple, bits: int, read: Callable, scales: np.ndarray, zeros: np.ndarray) -> Packed:
+    """The weight s (q - z) of numbers q from 0 on, which ``read`` reads, and zeros z [out, G].
 
-
-def _holds(bits: int, size: int, inputs: int, groups: int) -> bool:
-    """Whether ``models.quantised_weights`` holds whole numbers of these bits in these groups."""
-    return size == 128 if bits == 4 else groups == 1
+    Numbers of four bits stay as they are if they need offsets. Others are those of the centre.
+    """
+    centre = 2 ** (bits - 1)
+    offsets = None if (zeros == centre).all() else scales * (bits == 8 and centre) - scales * zeros
+    less = 0 if bits == 4 and offsets is not None else centre
+    numbers = Part(shape, "I8", lambda index: (read(index) - less).astype(np.int8))
+    parts = [
+        Part(part.shape, "F32", lambda index, part=part: part[index]) for part in (scales, offsets) if part is not None
+    ]
+    stored = Stored(f"int{bits}", numbers, *parts)
+    odd = bits == 4 and stored.group % 2  # a group fills whole bytes
+    return Packed(shape, unpack=Packed(shape, stored).__getitem__) if odd else Packed(shape, stored)
 
 
 def _group_size(group_size: int, inputs: int, groups: int, where: str) -> int:

@@ -13,6 +13,8 @@ import jax
 import llvmlite.binding as binding
 from llvmlite import ir
 
+from .processor import level
+
 _VERSION = 0, 3
 """The version of XLA's C interface that this file implements (xla/ffi/api/c_api.h)."""
 
@@ -37,14 +39,14 @@ FLOATS, INTS = ir.VectorType(FLOAT, LANES), ir.VectorType(I32, LANES)
 class Call:
     """A kernel's code: a handler of XLA's foreign functions, with the builder at its beginning."""
 
-    def __init__(self, name: str):
-        self.module = ir.Module()
+    def __init__(self, name: str, module: ir.Module | None = None):
+        self.module = module or ir.Module()
         function = declare(self.module, name, POINTER, POINTER)
         function.attributes.add("nounwind")
         self.frame, self.build = function.args[0], ir.IRBuilder(function.append_basic_block())
-        extension = self._follow(_EXTENSION)
+        extension = self.follow(_EXTENSION)
         with self.build.if_then(self.build.icmp_unsigned("!=", extension, POINTER(None))):  # XLA asks for the version
-            metadata = self._follow(_EXTENSION, _METADATA)
+            metadata = self.follow(_EXTENSION, _METADATA)
             for i, number in enumerate(_VERSION):
                 at = self.build.gep(metadata, [I64(_NUMBERS + 4 * i)], source_etype=I8)
                 self.build.store(I32(number), at)
@@ -52,17 +54,17 @@ class Call:
 
     def data(self, kind: int, i: int):
         """The pointer to the numbers of buffer ``i``, an ``OPERAND`` or a ``RESULT``."""
-        return self._follow(kind, 8 * i, _DATA)
+        return self.follow(kind, 8 * i, _DATA)
 
     def size(self, kind: int, i: int, axis: int):
         """The length of an axis of a buffer."""
-        return self._follow(kind, 8 * i, _SHAPE, 8 * axis, of=I64)
+        return self.follow(kind, 8 * i, _SHAPE, 8 * axis, of=I64)
 
     def attribute(self):
         """The only attribute, an integer."""
-        return self._follow(_ATTRIBUTES, 0, _VALUE, 0, of=I64)
+        return self.follow(_ATTRIBUTES, 0, _VALUE, 0, of=I64)
 
-    def _follow(self, *offsets: int, of: ir.Type = POINTER):
+    def follow(self, *offsets: int, of: ir.Type = POINTER):
         """The value of a type behind a chain of pointers.
 
         Each pointer is at an offset in bytes from the one before.
@@ -106,9 +108,9 @@ _registering = threading.Lock()
 def _compile(module: ir.Module) -> binding.ExecutionEngine:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    machine = binding.Target.from_default_triple().create_target_machine(
-        cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3
-    )
+    oldest = level()
+    cpu, features = (oldest, "") if oldest else (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
+    machine = binding.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=3)
     parsed = binding.parse_assembly(str(module))
     passes = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=2))
     passes.getModulePassManager().run(parsed, passes)

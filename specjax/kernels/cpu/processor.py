@@ -1,11 +1,18 @@
 """The processor of this host: its name, and its instructions for products."""
 
 import functools
+import os
 import platform
+import re
 from pathlib import Path
 
-_MATRIX_EXTENSIONS = ("amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni", "avx512f", "avx2", "bf16", "i8mm", "sve")
+_MATRIX_EXTENSIONS = (
+    "amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni", "avx512f", "avx_vnni", "avx2", "bf16", "i8mm", "sve",
+)  # fmt: skip
 """Names of instructions for products, as Linux gives them, for x86 and ARM."""
+
+_LEVELS = {"SSE4_2": "x86-64-v2", "AVX": "x86-64-v2", "AVX2": "x86-64-v3"}
+"""LLVM's name of the processors to which the flag ``xla_cpu_max_isa`` limits programs."""
 
 
 def processor() -> str:
@@ -15,9 +22,19 @@ def processor() -> str:
 
 @functools.cache
 def matrix_extensions() -> tuple[str, ...]:
-    """The instructions for products, which decide how fast a CPU decodes; empty where unknown."""
+    """The instructions for products, which decide how fast a CPU decodes; empty where unknown.
+
+    XLA's flag ``xla_cpu_max_isa`` also limits the kernels.
+    """
     flags = (_entry("flags") or _entry("Features")).split()  # "Features" on ARM
-    return tuple(name for name in _MATRIX_EXTENSIONS if name in flags)
+    usable = {"x86-64-v2": (), "x86-64-v3": ("avx2",)}.get(level() or "", _MATRIX_EXTENSIONS)
+    return tuple(name for name in usable if name in flags)
+
+
+def level() -> str | None:
+    """LLVM's name of the oldest processor that programs shall run on; None for this one."""
+    match = re.search(r"--xla_cpu_max_isa=(\w+)", os.environ.get("XLA_FLAGS", ""))
+    return _LEVELS.get(match[1]) if match else None
 
 
 def _entry(name: str) -> str:

@@ -1,9 +1,9 @@
-"""The product of few rows with bfloat16, int8 or int4 weights on CPU, a kernel that LLVM compiles.
+"""The product of few rows with bfloat16 weights on CPU, a kernel that LLVM compiles.
 
 XLA:CPU packs 16-bit weights at every call, or converts them to float32, and so reads them at half
 the speed of the memory. The kernel reads each weight once, as it lies. ``product_llvm`` has its
-code and needs the extra ``cpu``; without it ``layers.linear`` uses XLA's products.
-``models.quantised_weights`` describes the weights of fewer bits.
+code and needs the extra ``cpu``; without it ``layers.linear`` uses XLA's products. ``tiles`` has
+the kernel for weights of fewer bits.
 """
 
 import functools
@@ -18,17 +18,11 @@ from .processor import matrix_extensions
 _LLVMLITE = 0, 50
 """The oldest version of llvmlite that is tested."""
 
-_OUTPUTS, _INPUTS = 4, {"bfloat16": 32, "int8": 64, "int4": 128}
+_OUTPUTS, _INPUTS = 4, 32
 """Outputs and inputs are multiples of these numbers, so the kernel needs no code for remainders."""
 
-_PARTS = 16
-"""The least number of parts of a product that has parts:
-
-XLA shares nine or more waiting calls among threads.
-"""
-
-_SMALLEST_PART = 1 << 15
-"""Weights. A smaller part costs more time than a second thread saves."""
+_CHUNK = 1 << 18
+"""Bytes of weights. A core reads a chunk in some ten microseconds."""
 
 
 @functools.cache
@@ -41,8 +35,8 @@ def is_installed() -> bool:
     return tuple(map(int, version.split(".")[:2])) >= _LLVMLITE
 
 
-def fits(rows: jax.Array, weight, form: str = "bfloat16") -> bool:
-    """Whether the kernel computes the product with a weight of this form, and faster than XLA does.
+def fits(rows: jax.Array, weight: jax.Array) -> bool:
+    """Whether the kernel computes the product with this weight, and faster than XLA does.
 
     Dot products of bfloat16 (AVX-512) make it faster for up to 64 rows. Without them, or where XLA
     uses AMX, it is faster for few rows only. XLA cannot split a kernel over devices, so a mesh of
@@ -51,54 +45,44 @@ def fits(rows: jax.Array, weight, form: str = "bfloat16") -> bool:
     outputs, inputs = weight.shape[-2:]
     most = 64 if _has_dot() and "amx_bf16" not in matrix_extensions() else 8
     return (
-        form in _INPUTS
-        and (form != "bfloat16" or weight.dtype == jnp.bfloat16)
+        weight.dtype == jnp.bfloat16
         and len(rows) <= most
-        and outputs % _OUTPUTS == inputs % _INPUTS[form] == 0
+        and outputs % _OUTPUTS == inputs % _INPUTS == 0
         and jax.sharding.get_abstract_mesh().size <= 1
         and is_installed()
     )
 
 
-def product(
-    rows: jax.Array,
-    weight: jax.Array,
-    form: str = "bfloat16",
-    *,
-    scales: jax.Array | None = None,
-    number: jax.Array | None = None,
-) -> jax.Array:
+def product(rows: jax.Array, weight: jax.Array, number: jax.Array | None = None) -> jax.Array:
     """The product of rows [N, in] and weight [out, in]; float32 [N, out].
 
-    The order of the summands does not depend on the number of rows. The outputs are computed in
-    parts, which XLA shares among its threads.
+    The order of the summands does not depend on the number of rows.
 
     Args:
-      rows: bfloat16; for int8 and int4 weights also float32.
-      weight: bfloat16 or int8; int4 numbers are packed, uint8 [out, in / 2], see
-        ``models.quantised_weights``.
-      form: one of "bfloat16", "int8" and "int4".
-      scales: float32 [out, in / 128] for int4, whose groups the kernel scales.
-      number: the matrix to multiply with, of a bfloat16 weight [X, out, in], int32. XLA would copy
-        the matrix.
+      rows: bfloat16.
+      weight: bfloat16.
+      number: the matrix to multiply with, of a weight [X, out, in], int32. XLA would copy the
+        matrix.
     """
     from . import llvm, product_llvm  # need llvmlite
 
     outputs, inputs = weight.shape[-2:]
-    blocks = outputs // _OUTPUTS
-    dot = _has_dot() and rows.dtype == jnp.bfloat16
-    further = tuple(each for each in (scales, number) if each is not None)
-    operands = rows if dot else rows.astype(jnp.float32), weight, *further
-    name = llvm.register(product_llvm.product, len(rows), dot, form, number is not None)
-    parts = min(max(_PARTS, 2 * threads()), outputs * inputs // _SMALLEST_PART, blocks)
-    parts = parts if threads() > 1 and parts >= _PARTS else 1
-    bounds = [blocks * i // parts * _OUTPUTS for i in range(parts + 1)]
+    dot = _has_dot()
+    operands = [rows if dot else rows.astype(jnp.float32), weight, *([] if number is None else [number])]
+    name = llvm.register(product_llvm.product, len(rows), threads() - 1, dot, number is not None)
+    result = jax.ShapeDtypeStruct((len(rows), outputs), jnp.float32)
+    chunks = chunks_of(outputs // product_llvm.BLOCK, outputs * inputs * 2, _CHUNK)
+    return jax.ffi.ffi_call(name, result, vmap_method="sequential")(*operands, chunks=chunks)
 
-    def part(first: int, end: int) -> jax.Array:
-        result = jax.ShapeDtypeStruct((len(rows), end - first), jnp.float32)
-        return jax.ffi.ffi_call(name, result, vmap_method="sequential")(*operands, first=first)
 
-    return jnp.concatenate([part(*ends) for ends in zip(bounds, bounds[1:])], 1)
+def chunks_of(units: int, work: float, size: int) -> int:
+    """The number of chunks in which threads share a product: parts of its units of outputs.
+
+    Args:
+      work: the work of the product.
+      size: the work of a chunk.
+    """
+    return max(1, min(units, int(work / size))) if threads() > 1 else 1
 
 
 def _has_dot() -> bool:

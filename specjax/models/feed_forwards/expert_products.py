@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ...kernels.cpu import product as product_kernel
+from .. import quantised_products
 from ..layers import linear
 from ..quantised_weights import Quantised
 
@@ -97,7 +98,9 @@ def _expert(rows: jax.Array, weights: Weights, number: jax.Array, clamp) -> jax.
 def _linear(rows: jax.Array, weights: jax.Array | Quantised, biases: jax.Array | None, number: jax.Array) -> jax.Array:
     """``layers.linear`` with one of the matrices [X, out, in]."""
     by_slice = lambda rows, weights, number: linear(rows, weights[number])
-    if not isinstance(weights, Quantised) and product_kernel.fits(rows, weights):
+    if isinstance(weights, Quantised):
+        y = quantised_products.multiply(rows, weights, number)
+    elif product_kernel.fits(rows, weights):
         kernel = lambda rows, weights, number: product_kernel.product(
             rows.astype(weights.dtype), weights, number=number
         )

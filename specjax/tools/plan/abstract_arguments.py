@@ -20,7 +20,7 @@ from ...loop.prefill import make_requests, prefill
 from ...models.config import ModelConfig
 from ...models.decoder import Decoder
 from ...models.offload import HOST
-from ...models.quantised_weights import quantise_module
+from ...models.rounding import quantise_module
 from ...parallel import RULES, WHOLE, Rules, sharding, use_mesh
 
 _CHUNK = 256

@@ -49,8 +49,8 @@ class PlanSettings:
       batch: the number of rows.
       max_length: tokens of a row, prompt and output. The caches have room for them, and are full.
       dtype: the type of weights and caches.
-      quantize, draft_quantize: "int8", "int4" or "fp8", the form of the weights of target and draft
-        models; by default those of ``dtype``.
+      quantize, draft_quantize: one of ``models.quantised_weights.SCHEMES``, the form of the weights
+        of target and draft models; by default those of ``dtype``.
       offload: True to leave the target's layers in the host's memory, see ``models.offload``.
 
     Raises RequestError for values out of bounds.

@@ -18,7 +18,8 @@ import specjax
 from specjax.checkpoints.heads import load_drafter
 from specjax.models.decoder import Decoder
 from specjax.models.feed_forwards import ExpertsConfig
-from specjax.models.quantised_weights import Quantised, quantise_module
+from specjax.models.quantised_weights import Quantised
+from specjax.models.rounding import quantise_module
 from specjax.requests.chat import render_chat
 from specjax.tools.doctor import measurements as measured
 from specjax.tools.doctor.chat_template import chat_template

@@ -1,0 +1,66 @@
+"""Products of rows with weights of fewer bits: by the kernel of ``kernels.cpu.tiles``, or by XLA.
+
+Sums are float32. These sums define the quantised model: a method that drafts with it, and plain
+decoding, compute the same ones. The kernel rounds each row in the groups of the weight, with int8
+and int4 to eight bits, with their exact forms to sixteen. XLA's products have the floats of the
+rows.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.core import Tracer
+
+from ..kernels.cpu import tiles
+from .quantised_weights import Quantised
+
+
+def in_kernel_order(weight: Quantised) -> Quantised:
+    """The weight in tiles, if it lies on a single CPU and the kernel reads it; else as it is."""
+    array = weight.values
+    is_here = isinstance(array, jax.Array) and not isinstance(array, Tracer)
+    on_one_cpu = is_here and [device.platform for device in array.devices()] == ["cpu"]
+    fits = weight.scheme != "fp8" and tiles.fits(weight.group)
+    return jax.jit(Quantised.in_tiles)(weight) if on_one_cpu and fits and weight.outputs is None else weight
+
+
+def multiply(rows: jax.Array, weight: Quantised, number: jax.Array | None = None) -> jax.Array:
+    """The product of rows [..., in] and a quantised weight; float32 [..., out].
+
+    Args:
+      number: the matrix to multiply with, of a weight [X, out, in], int32.
+    """
+    if weight.outputs is None or rows.ndim > 2 or jax.sharding.get_abstract_mesh().size > 1:
+        return _multiply_by_xla(rows, weight, number)
+    by_kernel = lambda *given: tiles.product(*given[:2], **(dict(number=given[2]) if given[2:] else {}))
+    given = (rows, weight) if number is None else (rows, weight, number)
+    return lax.platform_dependent(*given, cpu=by_kernel, default=_multiply_by_xla)
+
+
+def _multiply_by_xla(rows: jax.Array, weight: Quantised, number: jax.Array | None = None) -> jax.Array:
+    weight = (weight if number is None else weight[number]).in_rows()
+    rows = rows.astype(weight.dtype)
+    if weight.scheme.startswith("int8") and rows.size == rows.shape[-1]:
+        return lax.platform_dependent(rows, weight, cuda=_multiply_one_row, default=_multiply_matrices)
+    return _multiply_matrices(rows, weight)
+
+
+def _multiply_one_row(rows: jax.Array, weight: Quantised) -> jax.Array:
+    """The product of a single row on a GPU.
+
+    There XLA's sum reads weights of int8 faster than XLA's product does.
+    """
+    row = lax.optimization_barrier(rows).astype(jnp.float32)  # else each sum would compute the row anew
+    return (weight.astype(jnp.float32) * row.reshape(-1)).sum(-1).reshape(*rows.shape[:-1], -1)
+
+
+def _multiply_matrices(rows: jax.Array, weight: Quantised) -> jax.Array:
+    q = weight.numbers().astype(weight.dtype)  # exact, also in bfloat16
+    if weight.scales.shape[-1] == 1 and weight.offsets is None:
+        return jnp.einsum("...i,oi->...o", rows, q, preferred_element_type=jnp.float32) * weight.scales[:, 0]
+    split = lambda x: x.reshape(*x.shape[:-1], -1, weight.group)
+    sums = jnp.einsum("...gi,ogi->...og", split(rows), split(q), preferred_element_type=jnp.float32)
+    product = (sums * weight.scales).sum(-1)
+    if weight.offsets is None:
+        return product
+    return product + jnp.einsum("...g,og->...o", split(rows.astype(jnp.float32)).sum(-1), weight.offsets)
