@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from ..kernels.cpu import tiles
+from ..kernels.cpu import tile_order
 
 SCHEMES = ("int8", "int4", "fp8", "int8:exact", "int4:exact")
 """The names of the forms.
@@ -33,7 +33,7 @@ class Quantised(struct.PyTreeNode):
 
     Attributes:
       values: int8 or float8_e4m3fn [..., out, in]; of four bits uint8 [..., out, in / 2], see
-        ``pack``. All arrays may lie in tiles, see ``kernels.cpu.tiles``.
+        ``pack``. All arrays may lie in tiles, see ``kernels.cpu.tile_order``.
       scales: float32 [..., out, G] for G groups of inputs. A single group has the scale of a row.
       scheme: one of ``SCHEMES``.
       dtype: the dtype of the activations that the weight multiplies.
@@ -56,12 +56,12 @@ class Quantised(struct.PyTreeNode):
     def shape(self) -> tuple[int, ...]:
         *rows, size = self.values.shape
         inputs = 2 * size if self.bits == 4 else size
-        return (*rows, inputs) if self.outputs is None else (*rows[:-1], self.outputs, inputs // tiles.TILE)
+        return (*rows, inputs) if self.outputs is None else (*rows[:-1], self.outputs, inputs // tile_order.TILE)
 
     @property
     def group(self) -> int:
         """The inputs of a group."""
-        of_tile = 1 if self.outputs is None else tiles.TILE
+        of_tile = 1 if self.outputs is None else tile_order.TILE
         return self.shape[-1] * of_tile // self.scales.shape[-1]
 
     @property
@@ -78,13 +78,15 @@ class Quantised(struct.PyTreeNode):
             return self
         if self.outputs is None or self.ndim > 2:
             return self._each(lambda array, _: array[rows])
-        return self._each(lambda array, size: tiles.rows_of(array, rows, size), outputs=None)
+        return self._each(lambda array, size: tile_order.rows_of(array, rows, size), outputs=None)
 
     def in_rows(self) -> "Quantised":
         """The same weight, out of tiles."""
         if self.outputs is None:
             return self
-        return self._each(lambda array, size: tiles.out_of_tiles(array, size)[..., : self.outputs, :], outputs=None)
+        return self._each(
+            lambda array, size: tile_order.out_of_tiles(array, size)[..., : self.outputs, :], outputs=None
+        )
 
     def _each(self, change, **changes) -> "Quantised":
         """The weight after a change of each array.
@@ -93,7 +95,7 @@ class Quantised(struct.PyTreeNode):
         """
         offsets = None if self.offsets is None else change(self.offsets, 1)
         return self.replace(
-            values=change(self.values, tiles.QUAD), scales=change(self.scales, 1), offsets=offsets, **changes
+            values=change(self.values, tile_order.QUAD), scales=change(self.scales, 1), offsets=offsets, **changes
         )
 
     def numbers(self) -> jax.Array:
@@ -115,15 +117,15 @@ class Quantised(struct.PyTreeNode):
         return grouped.reshape(weight.shape).astype(dtype)
 
     def in_tiles(self) -> "Quantised":
-        """The same weight in the order of ``kernels.cpu.tiles``, with its largest group or less."""
-        group = tiles.group_within(self.group)
+        """The same weight in the order of ``tile_order``, with its largest group or less."""
+        group = tile_order.group_within(self.group)
         repeated = lambda array: jnp.repeat(array, self.group // group, -1)
         weight = self.replace(
             values=self.values if self.bits == 8 else pack(self.numbers(), group),
             scales=repeated(self.scales),
             offsets=None if self.offsets is None else repeated(self.offsets),
         )
-        return weight._each(tiles.in_tiles, outputs=self.shape[-2])
+        return weight._each(tile_order.in_tiles, outputs=self.shape[-2])
 
 
 def pack(q: jax.Array, group: int) -> jax.Array:

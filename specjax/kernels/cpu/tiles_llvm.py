@@ -14,7 +14,7 @@ from llvmlite import ir
 from .llvm import FLOAT, I8, I32, I64, OPERAND, POINTER, RESULT, VOID, Call, declare, loop
 from .rounded_rows_llvm import ORDER
 from .shared_call import SharedCall
-from .tiles import QUAD, TILE
+from .tile_order import QUAD, TILE
 
 _CHUNK = QUAD * TILE
 """Bytes. A chunk is a quad of each output for 8 bits, and two quads for 4 bits."""
