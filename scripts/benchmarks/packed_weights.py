@@ -67,7 +67,8 @@ def chats(generator: Generator, **options) -> list:
 def seconds_a_token(generator: Generator, **options) -> float:
     """The seconds of a token on the chats."""
     began = time.perf_counter()
-    return -(began - time.perf_counter()) / sum(len(result.token_ids) for result in chats(generator, **options))
+    tokens = sum(len(result.token_ids) for result in chats(generator, **options))
+    return (time.perf_counter() - began) / tokens
 
 
 def speed(name: str) -> str:
