@@ -267,7 +267,8 @@ def test_what_cannot_be_quantised_is_refused_in_one_line(tmp_path):
     ):
         load_model(tmp_path / "model", Placement(quantize="int4"))
     with pytest.raises(
-        RequestError, match="quantize is 'int3'; it must be one of int8, int4, fp8, int8:exact, int4:exact, stored, stored:exact"
+        RequestError,
+        match="quantize is 'int3'; it must be one of int8, int4, fp8, int8:exact, int4:exact, stored, stored:exact",
     ):
         specjax.load(tmp_path / "model", quantize="int3")
     target = specjax.load(tmp_path / "model", quantize="int8")
