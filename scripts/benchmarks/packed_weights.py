@@ -40,11 +40,13 @@ TITLE = "Packed weights on a CPU"
 QUESTION = """How fast does a CPU decode with weights of four and eight bits, and what do they cost in quality?
 
 `stored` keeps the numbers of the GGUF file. Other programs ran beside, so each time is the shortest of several runs,
-which alternate in one process."""
+which alternate in one process. "AVX2 as the newest instructions" stands for older processors: XLA's flag hides the
+others on the same machine."""
 FOLLOWS = """
 - `int4` and `stored` decode fastest. `int8` hardly changes the perplexity.
 - A round of up to four nodes costs little more than one, so drafts of a few tokens pay.
-- The exact forms pay where texts shall be those of plain decoding as often as with bfloat16.
+- The exact forms give the texts of plain decoding. `stored:exact` also has the perplexity of float32.
+- `int4` rounds the numbers of a packed file again, which costs a small model much. `stored` does not.
 """
 
 
