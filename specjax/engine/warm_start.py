@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 
 from ..core.logit_adjustments import RowConstraints
+from ..loop.resting import can_rest
 from ..requests.grammar_masks import follow_grammars
-from ..rules.rule import as_rule
 from .engine import Engine
 from .prompt_programs import LEAST_CHUNK, Program
 
@@ -36,7 +36,7 @@ class WarmStart:
         """Compiles the programs of the first request."""
         engine = self._engine
         programs = engine.programs
-        if programs.session.mesh is not None or as_rule(programs.session.rule).lossy:
+        if programs.session.mesh is not None or not can_rest(programs.session.rule):
             return warm_up(engine)
         narrow, *others = programs.widths
         programs.ready = {("chunk", LEAST_CHUNK), ("plain", narrow)}

@@ -61,7 +61,7 @@ def run(target: Model, draft, state: DecodeState, until, *, drafter: Drafter, ru
     constraints may jump forward, see ``jump_or``.
     """
     chooser = drafter.chooser
-    jumps = may_jump(state)
+    jumps = may_jump(state, rule)
     one_round = partial(step, target, draft, rule=rule)
     is_unfinished = lambda state: jnp.any(~state.done) & (state.round < until)
     repeats = (lambda state: jnp.bool(False)) if jumps else is_unfinished  # each round may be a jump

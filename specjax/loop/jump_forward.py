@@ -17,7 +17,7 @@ from ..core.logit_adjustments import Automaton
 from ..core.state import DecodeState
 from ..core.tree import chain
 from .drafter import Drafter
-from .resting import Resting, may_rest, resting_rule
+from .resting import Resting, can_rest, may_rest, resting_rule
 
 MOST_FORCED = 3
 """The most forced tokens of a round. Most forced runs are shorter, and each node costs time."""
@@ -41,9 +41,9 @@ class Forced(Resting):
         return jax.vmap(chain)(first(state.root, jnp.maximum(forced, 0)), None, valid), own
 
 
-def may_jump(state: DecodeState) -> bool:
+def may_jump(state: DecodeState, rule: Callable) -> bool:
     """Whether rows may have constraints. A record of rounds holds the method's alone."""
-    return state.request.sampling.constraint is not None and state.rounds is None
+    return state.request.sampling.constraint is not None and state.rounds is None and can_rest(rule)
 
 
 def jump_or(

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from ..core.state import DecodeState
 from ..core.tree import chain
-from ..rules.rule import as_rule
-from ..rules.walks import sample_and_walk
+from ..rules import RULES
+from ..rules.rule import Rule, as_rule
 from .drafter import Drafter
 
 
@@ -34,19 +34,27 @@ class Resting(Drafter):
         return self.method.rest(target, draft, state, tree, scored, verdict)
 
 
-def resting_rule(rule: Callable) -> Callable:
+def can_rest(rule: Callable) -> bool:
+    """Whether rounds of rest keep the law of a method with this rule.
+
+    A lossy rule has a law of its own, and so may a function without a record.
+    """
+    return isinstance(rule, Rule) and not rule.lossy
+
+
+def resting_rule(rule: Callable) -> Rule:
     """The rule of rounds in which a method with this rule rests. Their trees have no q."""
-    return rule if as_rule(rule).exact_for is None else sample_and_walk
+    record = as_rule(rule)
+    return record if record.exact_for is None else RULES["sample_and_walk"]
 
 
 def may_rest(rule: Callable, state: DecodeState) -> jax.Array:
-    """Bool, whether a round of rest changes no row's text by another law or by other draws.
+    """Bool, whether a round of rest leaves the text of every row as it is.
 
-    A row's text must not depend on its neighbours. A lossy rule has a law of its own. Other rules
-    draw a text that depends on where rounds begin, which shows in rows with a seed.
+    A row's text must not depend on its neighbours. With some rules it depends on where rounds
+    begin, which shows in rows with a seed.
     """
-    record = as_rule(rule)
     seeded = state.request.seeded
-    if record.lossy or record.plain_if_seeded or seeded is None:
-        return jnp.bool(not record.lossy)
+    if as_rule(rule).plain_if_seeded or seeded is None:
+        return jnp.bool(True)
     return ~jnp.any(seeded & (state.request.sampling.temperature > 0) & ~state.done)

@@ -16,7 +16,7 @@ from specjax.core.logit_adjustments import RowConstraints
 from specjax.core.sampling import random_keys
 from specjax.loop.chooser import at_largest_shape
 from specjax.loop.decode import round_keys, step
-from specjax.loop.jump_forward import MOST_FORCED, forced_tokens, jump_or
+from specjax.loop.jump_forward import MOST_FORCED, forced_tokens, jump_or, may_jump
 from specjax.rules import RULES
 
 UNLIKELY = 1e-4
@@ -150,3 +150,10 @@ def test_the_text_of_a_row_with_a_seed_does_not_depend_on_its_neighbours(method)
         _, state = decode(method, cases, rows=20, seeded=True)
         texts.append(np.asarray(state.tokens)[:20, : 3 + LENGTH].tolist())
     assert texts[0] == texts[1]
+
+
+def test_a_rule_with_an_unknown_law_judges_every_round():
+    """A user's function may divide by q, which the chain of a jump lacks."""
+    state, _ = decode("draft_model", CASES)
+    assert may_jump(state, RULES["block"]) and not may_jump(state, RULES["block"].apply)
+    assert not may_jump(state, RULES["typical"])
