@@ -92,13 +92,13 @@ def pytest_make_collect_report():
     return _fail_if_skipped((yield))
 
 
-MANY, TOO_MANY = 800, 2_000
-"""Programs after which caches are emptied at the end of a file, and after any test.
+MANY, TOO_MANY, MOST_AREAS = 800, 2_000, 30_000
+"""Programs after which caches are emptied at the end of a file, and after any test; areas of memory after which they are.
 
 JAX keeps the MLIR context of each program, and each new context looks at all others: with thousands of programs that
-took a third of the time. A Linux process may map 65,530 areas of memory; a program takes a dozen, and beyond the
-limit XLA aborts. The C library keeps the memory of dropped programs unless it is asked to return it to the system; a
-worker grew to 4 GB.
+took a third of the time. A Linux process may map 65,530 areas of memory; a program takes a dozen, a large one hundreds,
+and beyond the limit XLA aborts. The C library keeps the memory of dropped programs unless it is asked to return it to
+the system; a worker grew to 4 GB.
 """
 
 _programs = []
@@ -112,10 +112,18 @@ def _count_programs(event, *_, **__):
 jax.monitoring.register_event_duration_secs_listener(_count_programs)
 
 
+def _mapped_areas() -> int:
+    """The areas of memory that this process maps; 0 where the system does not tell."""
+    try:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
     ends = nextitem is None or nextitem.path != item.path
-    if len(_programs) > (MANY if ends else TOO_MANY):
+    if len(_programs) > (MANY if ends else TOO_MANY) or _mapped_areas() > MOST_AREAS:
         _programs.clear()
         jax.clear_caches()
         gc.collect()
