@@ -25,7 +25,7 @@ _PROMPT = "Write a JSON object for this schema.\n\n{schema}\n"
 TITLE = "Structured output"
 QUESTION = "Which JSON schemas can be enforced, what does a round cost with one, and what do drafts gain?"
 FOLLOWS = """
-- Every schema that llguidance accepts is enforced, with every method, and greedy texts are those of plain decoding.
+- A schema changes no greedy text between plain decoding and the methods above, and no sampled text that ended was wrong.
 - A schema forces tokens, and forced tokens need no call of their own: plain decoding gains by them, too.
 """
 
