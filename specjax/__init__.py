@@ -35,6 +35,7 @@ from .parallel import make_mesh
 from .requests.shared_vocabulary import restrict_draft
 from .rules.acceptance import accept
 from .text.beam_search import beam_search
+from .text.boosted import load_boosted
 from .text.generate import generate
 from .text.generator import Generator
 from .text.result import Result
@@ -45,5 +46,5 @@ __all__ = [
     "METHODS", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "Drafter", "Engine", "Generator", "Head",
     "LanguageModel", "Model", "ModelConfig", "NumericsError", "RequestError", "Requests", "Result", "SamplingParams",
     "SpecjaxError", "Stats", "Tree", "Verdict", "accept", "beam_search", "drafters", "embedded", "generate", "load",
-    "load_drafter", "make_mesh", "make_requests", "prefill", "restrict_draft", "run", "save", "save_head", "step",
+    "load_boosted", "load_drafter", "make_mesh", "make_requests", "prefill", "restrict_draft", "run", "save", "save_head", "step",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 APART = ("offload", "draft_mesh")
 """The flags in ``Models`` of commands whose drafts may have devices of their own."""
 
-NOT_GIVEN = dict.fromkeys(("adapter", "quantize", "kv_quantize", "chat_template", *APART))
+NOT_GIVEN = dict.fromkeys(("adapter", "quantize", "kv_quantize", "chat_template", "mesh", *APART))
 """The values of flags that ``load_target`` reads, for commands that lack them."""
 
 
@@ -67,6 +67,18 @@ class Models:
     mesh: str | None = flag(None, metavar="AXES")
     offload: bool | None = None
     draft_mesh: str | None = flag(None, metavar="AXES|cpu")
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The flag of a choice that is made already.
+
+    Attributes:
+      boost: directory of specjax boost, which names the model, the drafter, the method and its
+        options.
+    """
+
+    boost: Path | None = flag(None, metavar="DIR")
 
 
 _NAMED = f"one of {', '.join(METHODS)}, or several in order, such as ngram,draft_model"
@@ -129,6 +141,7 @@ MODELS_TOGETHER = {"models": {name: form for name, form in MODELS["models"].item
 """The flags of models of commands that keep target and drafts together."""
 
 METHOD = {"method": flags_of(Method)}
+BOOST = flags_of(Choice)
 METHOD_EXAMINED = {"method": flags_of(Method, forms={"method": dict(help=f"{_NAMED}; by default {_PLAIN}")})}
 """The flags of the method of commands that examine one method, and never choose auto."""
 

@@ -15,10 +15,10 @@ from ..core.read_files import LARGEST_JSON
 from ..errors import RequestError
 from ..requests.limits import MOST_PROMPTS, MOST_SAMPLES
 from ..requests.options import Options
-from .arguments import CHAT_TEMPLATE, HOSTS, METHOD, MODELS, NEW_TOKENS, check_method, choose_method
+from .arguments import BOOST, CHAT_TEMPLATE, HOSTS, METHOD, MODELS, NEW_TOKENS, check_method, choose_method
 from .drafting import drafting_flags, drafting_options
 from .fields import flag, flags_of
-from .loading import load_given_drafts, load_target
+from .loading import apply_boost, load_given_drafts, load_target
 from .output import check_directory
 from .sampling import recommended_options, sampling_flags, sampling_options
 from .terminal import print_prompt, print_stats, print_text, status
@@ -71,7 +71,7 @@ USAGE = "specjax generate (--prompt TEXT | --prompts FILE --output FILE) [option
 FLAGS = (
     {"options": flags_of(Generate) | CHAT_TEMPLATE | NEW_TOKENS | flags_of(Options, *_RECORDED, forms=_RECORDED)}
     | MODELS
-    | METHOD
+    | {"method": BOOST | METHOD["method"]}
     | sampling_flags()
     | drafting_flags()
     | HOSTS
@@ -82,6 +82,7 @@ COMMON = ("prompt", "model", "draft", "method", "max_new_tokens", "temperature",
 def run(args: argparse.Namespace) -> None:
     """Continues the prompts, and prints text or JSON."""
     # 1. Read and check the flags.
+    apply_boost(args)
     sampling = sampling_options(args)
     drafting = drafting_options(args)
     options = dict(sampling, max_new_tokens=args.max_new_tokens, seed=args.seed)

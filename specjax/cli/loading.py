@@ -6,6 +6,31 @@ import dataclasses
 
 from ..core.read_files import LARGEST_TOML, read_text
 from ..errors import RequestError
+from .arguments import Models
+
+
+def apply_boost(args: argparse.Namespace) -> None:
+    """Sets the flags of models, method and drafting to the choice of ``--boost``, if it is given.
+
+    Raises RequestError for a draft or a method beside it. A model beside it replaces the target's
+    place.
+    """
+    if args.boost is None:
+        return
+    from ..text.boosted import read_boosted
+
+    for name in ("draft", "method"):
+        if getattr(args, name):
+            raise RequestError(f"--boost chooses the {name}; leave --{name} out")
+    boosted = read_boosted(args.boost)
+    if args.model == Models.model:
+        args.model = boosted.model
+    args.draft = [boosted.draft] if boosted.draft else []
+    args.method = boosted.method
+    args.quantize = args.quantize or boosted.quantize or None
+    for name, value in boosted.options.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
 
 
 def load_target(args: argparse.Namespace):

@@ -5,9 +5,6 @@ import dataclasses
 import os
 import signal
 import sys
-from functools import partial
-
-import jax
 
 from ..checkpoints.generation_config import GENERATION_CONFIGS
 from ..core.checks import check_extra
@@ -16,12 +13,12 @@ from ..engine.options import BOUNDS
 from ..parallel import is_first_host
 from ..requests.limits import MOST_PROMPTS
 from ..serve.options import ServerOptions, server_engine_options
-from ..text.machine import cache_folder
-from .arguments import CHAT_TEMPLATE, HOSTS, METHOD, MODELS_TOGETHER, check_method, choose_method
+from .arguments import BOOST, CHAT_TEMPLATE, HOSTS, METHOD, MODELS_TOGETHER, check_method, choose_method
+from .compiled_programs import keep_programs
 from .drafting import drafting_flags, drafting_options
 from .fields import flag, flags_of
 from .interrupt import end_at_once
-from .loading import load_given_drafts, load_target
+from .loading import apply_boost, load_given_drafts, load_target
 from .parser import integer
 from .terminal import describe_sampling, status
 
@@ -70,7 +67,7 @@ FLAGS = (
     {"server": flags_of(Serve) | flags_of(ServerOptions, forms=_SERVER) | CHAT_TEMPLATE}
     | {"engine": flags_of(EngineOptions, forms=_SIZES)}
     | MODELS_TOGETHER
-    | METHOD
+    | {"method": BOOST | METHOD["method"]}
     | drafting_flags()
     | HOSTS
 )
@@ -79,6 +76,7 @@ COMMON = ("model", "draft", "method", "host", "port", "api_key", "name", "slots"
 
 def run(args: argparse.Namespace) -> None:
     """Serves until a signal."""
+    apply_boost(args)
     drafting = drafting_options(args)
     check_method(args, choose_method(args), drafting)
     check_extra("serve", ("fastapi", "uvicorn", "prometheus_client"), "specjax serve")
@@ -112,20 +110,6 @@ def run(args: argparse.Namespace) -> None:
             server.run(application, bound, deadline=args.deadline, ready=ready, end_at_once=end_at_once)
             if warm.waiting:  # a compilation cannot be interrupted
                 end_at_once(0)
-
-
-def keep_programs() -> str | None:
-    """Keeps compiled programs in a folder, by JAX's cache. Returns it, or None for no cache.
-
-    A folder that the user has set stays, and so does a cache that is switched off.
-    """
-    setting = partial(getattr, jax.config)
-    if not setting("jax_enable_compilation_cache"):
-        return None
-    if setting("jax_compilation_cache_dir") is None:
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "programs"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    return setting("jax_compilation_cache_dir")
 
 
 def follow(args: argparse.Namespace, drafting: dict) -> None:

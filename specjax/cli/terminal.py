@@ -27,6 +27,15 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
+@contextmanager
+def step_bar() -> Iterator[Callable[[str, float], None]]:
+    """Shows a progress bar. Yields its update function of a step's name and the share that is done."""
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not _can_animate()) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda step, share: bar.update(task, description=step, completed=share)
+
+
 def status(message: str):
     """Shows a spinner with a message during the block."""
     return Console(stderr=True).status(message) if _can_animate() else nullcontext()

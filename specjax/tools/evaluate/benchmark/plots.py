@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,14 @@ _SIZE = (8.0, 4.0)
 
 def draw_plots(report: dict) -> dict[str, str]:
     """The plots by their titles; empty where matplotlib is not installed."""
+    return draw(_plots_of(report), report)
+
+
+def draw(plots: Mapping[str, Callable], report: dict) -> dict[str, str]:
+    """The plots as SVG text by their titles; empty where matplotlib is not installed.
+
+    ``plots`` has functions of matplotlib's axes and the report.
+    """
     try:
         import matplotlib
     except ImportError:
@@ -23,7 +31,7 @@ def draw_plots(report: dict) -> dict[str, str]:
         "axes.spines.right": False,
     }
     with matplotlib.rc_context(settings):
-        return {title: _draw(draw, report) for title, draw in _plots_of(report).items()}
+        return {title: _draw(function, report) for title, function in plots.items()}
 
 
 def _plots_of(report: dict) -> dict[str, Callable]:
@@ -32,12 +40,12 @@ def _plots_of(report: dict) -> dict[str, Callable]:
     return _PLOTS | ({"Throughput against latency, by batch": _draw_frontier} if has_batches else {})
 
 
-def _draw(draw: Callable, report: dict) -> str:
+def _draw(function: Callable, report: dict) -> str:
     from matplotlib.figure import Figure
 
     figure = Figure(_SIZE, layout="constrained")
     text = io.StringIO()
-    draw(figure.subplots(), report)
+    function(figure.subplots(), report)
     figure.savefig(text, format="svg", metadata={"Date": None})
     return re.sub(r"^.*?(?=<svg)", "", text.getvalue(), flags=re.S)
 

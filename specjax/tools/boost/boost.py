@@ -1,0 +1,289 @@
+"""Gives a model its drafter: looks, gathers texts, trains, tunes, proves and writes the result."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...checkpoints.heads import load_drafter, save_head
+from ...checkpoints.load import LanguageModel, save
+from ...core.checks import suggest
+from ...engine.engine import Engine
+from ...errors import RequestError
+from ...heads.base import Head
+from ...models.quantised_weights import scheme_of
+from ...requests.chat import render_chat
+from ...text.boosted import Boosted
+from ...text.machine import machine
+from ..evaluate.suites import Question, Suite
+from . import contest, report
+from .budget import plan_steps
+from .candidates import CANDIDATES, USUAL
+from .contest import Measured, Trial
+from .journal import Journal, open_journal
+from .prompts import find_prompts
+from .proof import HELD_OUT, prove, read_held_out
+from .survey import RoundCost, survey
+from .texts import Gathered, TextFiles, gather
+from .tuning import choose
+
+DRAFTER = "drafter"
+"""The folder of the drafter in the directory of a boost."""
+
+_COSTS = "auto.json"
+_SLOTS = 32
+_GATHERING, _TRAINING = 0.4, 0.4
+"""The shares of the time for writing texts and for training. Measurements take the rest."""
+
+_TRIED = 12
+_TRIED_TOKENS = 96
+"""The held-out prompts by which drafters are compared, and the new tokens after each."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BoostOptions:
+    """The options of a boost.
+
+    Attributes:
+      hours: time for the whole boost. By default it has no limit.
+      tokens: tokens that the target writes, from which drafters learn.
+      drafter: kind of drafter; "auto" tries several.
+      data: files of conversations or texts, as training reads them; their prompts are answered by
+        the target. By default the target writes questions itself.
+      questions: held-out questions of the proof.
+      new_tokens: most new tokens of an answer in the proof.
+      seed: draws questions, answers and trainings.
+
+    Raises RequestError for values out of bounds.
+    """
+
+    hours: float | None = None
+    tokens: int = 2_000_000
+    drafter: str = "auto"
+    data: Sequence[str] = ()
+    questions: int = 40
+    new_tokens: int = 128
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.hours is not None and not self.hours > 0:
+            raise RequestError(f"hours must be above 0, not {self.hours}")
+        for name in ("tokens", "questions", "new_tokens"):
+            if getattr(self, name) < 1:
+                raise RequestError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.drafter not in ("auto", *CANDIDATES):
+            mend = suggest(self.drafter, CANDIDATES) or f"; use auto, {', '.join(CANDIDATES)}"
+            raise RequestError(f"drafter {self.drafter!r} is unknown{mend}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The kinds to try."""
+        return USUAL if self.drafter == "auto" else (self.drafter,)
+
+
+def boost(
+    target: LanguageModel,
+    model: str,
+    output: str | Path,
+    options: BoostOptions | None = None,
+    *,
+    suites: Sequence[tuple[Suite, Sequence[Question]]] = (),
+    say: Callable[[str], None] = lambda line: None,
+    progress: Callable[[str, float], None] = lambda step, share: None,
+) -> Boosted:
+    """Finds, trains and proves the drafter that makes ``target`` fastest here.
+
+    ``output`` gets ``boost.toml``, which ``text.boosted.load_boosted`` reads, the drafter in its
+    published layout, a model card and ``report.html``. An interrupted call goes on: each finished
+    step is recorded, and texts and trainings go on within their steps.
+
+    Args:
+      target: the model to make faster.
+      model: its name, for ``boost.toml``.
+      output: the directory.
+      options: by default ``BoostOptions()``.
+      suites: suites on which the speed is proven too, with their questions.
+      say: is told what is done and what was reached, a line each.
+      progress: is told the step and the share of it that is done.
+
+    Raises RequestError for bad input, where texts or time are too few, and for a directory of
+    another boost; StorageError for a full disk. What was finished stays.
+    """
+    options = options or BoostOptions()
+    target.config.refuse_encoder("boost")
+    settings = dataclasses.asdict(options) | {"model": model, "suites": [suite.name for suite, _ in suites]}
+    del settings["hours"]  # more time may be given later
+    with open_journal(Path(output), settings) as journal:
+        work = _Work(target, model, options, suites, journal, say, progress)
+        return work.run()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """The steps of a boost."""
+
+    target: LanguageModel
+    model: str
+    options: BoostOptions
+    suites: Sequence[tuple[Suite, Sequence[Question]]]
+    journal: Journal
+    say: Callable[[str], None]
+    progress: Callable[[str, float], None]
+
+    def run(self) -> Boosted:
+        # 1. The kinds that may pay on this device.
+        found = self.journal.do("survey", lambda: survey(self.target, self.options.names))
+        rounds = RoundCost(found["nodes"], found["ratios"])
+        costs = ", ".join(f"{n}: {ratio:.2f}" for n, ratio in zip(rounds.nodes, rounds.ratios))
+        self.say(f"a round in plain rounds, by the nodes that it scores: {costs}")
+        for name, reason in found["reasons"].items():
+            self.say(f"{name}: {reason}")
+        if not found["kept"]:
+            return self._write(self._plain("no kind of drafter can pay on this device"), None, {}, {})
+        # 2. Texts.
+        trained = [name for name in found["kept"] if CANDIDATES[name].is_trained]
+        files = self._gather(trained)
+        # 3. The contest.
+        trial = self._trial(files, rounds)
+        curves = self._train(trial, trained, files)
+        free = [name for name in found["kept"] if not CANDIDATES[name].is_trained]
+        curves |= {name: self._measure(trial, name) for name in free}
+        measured = {name: curve[-1] for name, curve in curves.items() if curve}
+        drafts = {name: self._load(trial, name) for name in trained if self._is_last(curves, name)}
+        measured = {name: one for name, one in measured.items() if name in drafts or name in free}
+        # 4. The method and the length of its drafts.
+        tuned = self.journal.do("tuning", lambda: self._choose(drafts, measured, trial))
+        best = tuned[0]
+        self.say(f"the fastest: {_describe(best)}, {best['speedup']:.2f} times plain decoding on held-out prompts")
+        if best["speedup"] <= 1:
+            return self._write(self._plain("nothing is faster than plain decoding here"), None, curves, {}, tuned)
+        # 5. The proof.
+        draft = drafts.get(best["draft"])
+        held_out = read_held_out(files.held_out, self.options.questions)
+        suites = [(dataclasses.replace(HELD_OUT, chat=trial.chat), held_out), *self.suites]
+        where = self.journal.directory / "proof"
+        proof = self.journal.do("proof", lambda: self._prove(best, draft, suites, where))
+        # 6. The result.
+        return self._write(best, draft, curves, proof, tuned)
+
+    def _gather(self, trained: Sequence[str]) -> TextFiles:
+        """The texts: as many as trainings need, or enough to measure where nothing is trained."""
+        options = self.options
+        directory = self.journal.directory / "texts"
+        if "texts" in self.journal.results:
+            return TextFiles(directory)
+        tokens = options.tokens if trained else min(options.tokens, 20_000)
+        suite = [turn for _, questions in self.suites for question in questions for turn in question.turns]
+        asking = find_prompts(self.target, options.data, tokens, suite, options.seed)
+        room = min(self.target.config.context, 2 * asking.longest + 256)
+        engine = Engine(self.target, "none", slots=_SLOTS, capacity=room)
+        share = None if options.hours is None else options.hours * 3600 * _GATHERING
+
+        def show(gathered: Gathered) -> None:
+            self.progress("texts", min(gathered.tokens / tokens, 1))
+
+        def goes_on() -> bool:
+            return share is None or self.journal.elapsed("texts") < share
+
+        self.say(f"the target writes texts of {tokens:,} tokens")
+        self.journal.do(
+            "texts", lambda: dataclasses.asdict(gather(engine, directory, asking, tokens, show, goes_on).gathered)
+        )
+        files = TextFiles(directory)
+        self.say(f"texts: {files.gathered.answers:,} answers, {files.gathered.tokens:,} tokens")
+        if files.gathered.in_suite:
+            self.say(f"{files.gathered.in_suite} questions were left out, because a suite has them")
+        return files
+
+    def _trial(self, files: TextFiles, rounds: RoundCost) -> "_Trial":
+        rows = [json.loads(line) for line in files.held_out.read_text().splitlines()]
+        if len(rows) < 2:
+            raise RequestError(f"{len(rows)} texts are held out, and 2 are needed; give --tokens more, or more data")
+        chat = "messages" in rows[0]
+        encode = self.target.tokenizer.encode
+        prompts = [render_chat(self.target.tokenizer, r["messages"][:1]) if chat else encode(r["prompt"]) for r in rows]
+        tokens = min(_TRIED_TOKENS, self.target.config.context // 4)
+        return _Trial(
+            self.target, [str(files.training)], prompts[:_TRIED], tokens, rounds,
+            self.journal.directory / "candidates", self.options.seed, chat,
+        )  # fmt: skip
+
+    def _train(self, trial: Trial, trained: Sequence[str], files: TextFiles) -> dict[str, list[Measured]]:
+        """The curves of the candidates that are trained."""
+        if not trained:
+            return {}
+        hours = self.options.hours
+        seconds = None if hours is None else hours * 3600 * _TRAINING
+        steps = self.journal.do("steps", lambda: plan_steps(trial, trained, files.gathered.tokens, seconds))
+        for name, count in steps.items():
+            self.say(f"{name}: at most {count} steps of training")
+
+        def hold() -> dict:
+            curves = contest.hold_contest(trial, trained, steps.__getitem__, self.say)
+            return {name: [dataclasses.asdict(one) for one in curve] for name, curve in curves.items()}
+
+        curves = self.journal.do("training", hold)
+        return {name: [Measured(**one) for one in curve] for name, curve in curves.items()}
+
+    def _measure(self, trial: Trial, name: str) -> list[Measured]:
+        """The curve of a kind that needs no training: one point."""
+        work = lambda: dataclasses.asdict(contest.measure(trial, CANDIDATES[name], None, 0))
+        measured = Measured(**self.journal.do(f"acceptance of {name}", work))
+        self.say(f"{name}: {measured.acceptance_length:.2f} tokens a round, {measured.speedup:.2f} times expected")
+        return [measured]
+
+    @staticmethod
+    def _is_last(curves: dict[str, list[Measured]], name: str) -> bool:
+        """Whether the candidate was trained to the end."""
+        return len(curves[name]) == max(len(curve) for curve in curves.values())
+
+    def _load(self, trial: Trial, name: str) -> LanguageModel | Head:
+        return load_drafter(str(trial.directory / name / "training"), self.target)
+
+    def _choose(self, drafts: dict, measured: dict[str, Measured], trial: Trial) -> list[dict]:
+        costs = self.journal.directory / _COSTS
+        return choose(self.target, drafts, measured, trial.prompts, trial.tokens, costs)
+
+    def _prove(self, best: dict, draft, suites, where: Path) -> dict[str, Any]:
+        show = lambda done, of: self.progress("proof", done / of)
+        return prove(self.target, best, draft, suites, where, self.options.new_tokens, show)
+
+    def _plain(self, reason: str) -> dict[str, Any]:
+        self.say(f"{reason}; plain decoding stays")
+        return {"method": "none", "draft": None, "options": {}, "reason": reason}
+
+    def _write(self, best: dict, draft, curves: dict, proof: dict, tuned: Sequence[dict] = ()) -> Boosted:
+        """Writes the drafter, ``boost.toml``, the model card and the report."""
+        directory = self.journal.directory
+        folder = directory / DRAFTER
+        if draft is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            save_head(draft, folder) if isinstance(draft, Head) else save(draft, folder)
+        options = best["options"] | ({"costs": _COSTS} if "costs" in best["options"] else {})
+        form = scheme_of(self.target.model) or ""
+        boosted = Boosted(self.model, best["method"], DRAFTER if draft is not None else "", form, options)
+        boosted.write(directory)
+        facts = {
+            "model": self.model, "machine": machine(self.target), "best": best, "tuned": list(tuned),
+            "curves": {name: [dataclasses.asdict(one) for one in curve] for name, curve in curves.items()},
+            "proof": proof, "survey": self.journal.results["survey"], "seconds": self.journal.seconds,
+            "texts": self.journal.results.get("texts"), "options": dataclasses.asdict(self.options),
+        }  # fmt: skip
+        report.write(directory, facts)
+        return boosted
+
+
+@dataclasses.dataclass(frozen=True)
+class _Trial(Trial):
+    """A ``Trial`` that knows whether its prompts are questions of a chat."""
+
+    chat: bool
+
+
+def _describe(choice: dict[str, Any]) -> str:
+    length = choice["options"].get("num_speculative_tokens")
+    name = choice["draft"] or choice["method"]
+    through = " by method auto" if choice["method"] == "auto" and choice["draft"] else ""
+    return name + through + (f" with {length} drafted tokens" if length else "")

@@ -1,0 +1,199 @@
+"""Texts to learn from: prompts, and what the target writes after them."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...engine.engine import Engine
+from ...errors import RequestError
+from ...requests.chat import render_chat
+from ...training.saving import report_failure
+from .ordered import write_in_order
+from .questions import share_of_new, word_sequences, write_questions
+
+TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
+"""The temperatures of answers, in turn."""
+
+_BLOCK = 256
+"""The prompts that are answered together."""
+
+_HELD_OUT = 20
+"""One prompt of so many is held out."""
+
+_LEAST_NEW = 0.3
+"""The least share of an answer's four-word sequences that occur once. A loop has less."""
+
+_OVERLAP = 8
+"""A question is left out if it shares so many words in a row with a prompt of the suite."""
+
+_PATIENCE = 4
+"""The blocks without an answer after which the target is refused."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Asking:
+    """The prompts of a gathering, and the form of its answers.
+
+    Attributes:
+      prompts: questions; token ids of beginnings where ``chat`` is false; None for questions that
+        the target writes, see ``questions``.
+      chat: whether prompts are turns of a user. Otherwise the target continues them.
+      longest: the most tokens of an answer. A longer answer to a question is left out.
+      suite: prompts of a suite. Questions that share words with them are left out.
+      seed: draws questions and answers.
+    """
+
+    prompts: Sequence | None = None
+    chat: bool = True
+    longest: int = 640
+    suite: Sequence[str] = ()
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Gathered:
+    """The texts so far.
+
+    Attributes:
+      tokens: answered tokens to train on.
+      answers: answers, those held out too.
+      in_suite: questions that were left out because the suite has them.
+      prompts: prompts that were read or written.
+    """
+
+    tokens: int = 0
+    answers: int = 0
+    in_suite: int = 0
+    prompts: int = 0
+
+
+class TextFiles:
+    """The files ``training.jsonl`` and ``held_out.jsonl`` of a directory.
+
+    A line has the "number" of its prompt, the "temperature" and the "tokens" of its answer, and
+    both texts: as "messages", or as "prompt" and the whole "text". A block of answers is appended as
+    a whole. ``state.json`` has the bytes of each file that count, so an interrupted gathering goes
+    on with the same result.
+    """
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self.training = directory / "training.jsonl"
+        self.held_out = directory / "held_out.jsonl"
+        self._state = directory / "state.json"
+        directory.mkdir(parents=True, exist_ok=True)
+        state = json.loads(self._state.read_text()) if self._state.exists() else {}
+        self.gathered = Gathered(**state.get("gathered", {}))
+        for file in (self.training, self.held_out):
+            file.touch()
+            os.truncate(file, state.get(file.name, 0))
+
+    def append(self, rows: Iterable[dict], gathered: Gathered) -> None:
+        """Appends a block. Raises StorageError for a full disk."""
+        with report_failure(self.directory, "the block of texts", "the texts before it are whole; "):
+            for row in rows:
+                with (self.training if row["number"] % _HELD_OUT else self.held_out).open("a") as file:
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            sizes = {file.name: file.stat().st_size for file in (self.training, self.held_out)}
+            half = self._state.with_suffix(".half")
+            half.write_text(json.dumps(sizes | {"gathered": dataclasses.asdict(gathered)}))
+            os.replace(half, self._state)
+        self.gathered = gathered
+
+
+def gather(
+    engine: Engine,
+    directory: Path,
+    asking: Asking,
+    tokens: int,
+    progress: Callable[[Gathered], None] = lambda gathered: None,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> TextFiles:
+    """Lets the target of ``engine`` write until its answers have ``tokens`` tokens.
+
+    Answers that loop are left out, and so are prompts that leave an answer no room. The texts
+    depend on the prompts, the seed and the target, and not on the engine's method or on
+    interruptions.
+
+    Args:
+      directory: the directory of ``TextFiles``. Texts in it count.
+      progress: called after each block.
+      goes_on: whether to begin another block.
+
+    Raises RequestError where the target gives no answer that is kept.
+    """
+    files = TextFiles(directory)
+    in_suite = {sequence for prompt in asking.suite for sequence in word_sequences(prompt, _OVERLAP)}
+    empty = 0
+    while files.gathered.tokens < tokens and goes_on():
+        before = files.gathered
+        block = _read_block(engine, asking, before.prompts)
+        if not block:
+            break
+        known = [(i, prompt) for i, prompt in block if prompt is not None]
+        new = [(i, prompt) for i, prompt in known if not _is_in(prompt, in_suite)]
+        fitting = [(i, prompt) for i, prompt in new if _fits(engine, asking, prompt)]
+        rows = list(_answer(engine, asking, fitting))
+        learnt = sum(row["tokens"] for row in rows if row["number"] % _HELD_OUT)
+        empty = 0 if rows else empty + 1
+        if empty == _PATIENCE:
+            raise RequestError(
+                f"{engine.target.name}: none of {_PATIENCE * len(block)} prompts got an answer that ends and does not "
+                "repeat itself; give conversations with --data"
+            )
+        files.append(
+            rows,
+            Gathered(
+                before.tokens + learnt,
+                before.answers + len(rows),
+                before.in_suite + len(known) - len(new),
+                before.prompts + len(block),
+            ),
+        )
+        progress(files.gathered)
+    return files
+
+
+def _read_block(engine: Engine, asking: Asking, start: int) -> list[tuple[int, Any]]:
+    """The next prompts with their numbers. A question that was written badly is None."""
+    if asking.prompts is not None:
+        return list(enumerate(asking.prompts))[start : start + _BLOCK]
+    return [pair for pair, _ in zip(write_questions(engine, asking.seed, start), range(_BLOCK))]
+
+
+def _is_in(prompt, sequences: set) -> bool:
+    return isinstance(prompt, str) and not sequences.isdisjoint(word_sequences(prompt, _OVERLAP))
+
+
+def _fits(engine: Engine, asking: Asking, prompt) -> bool:
+    """Whether a slot of the engine has room for the prompt and its longest answer."""
+    tokenizer = engine.target.tokenizer
+    ids = render_chat(tokenizer, [{"role": "user", "content": prompt}]) if asking.chat else prompt
+    return len(ids) + asking.longest < engine.capacity
+
+
+def _answer(engine: Engine, asking: Asking, prompts: Sequence[tuple[int, Any]]) -> Iterator[dict]:
+    """The rows of prompts with good answers."""
+    requests = (
+        ({"messages": [{"role": "user", "content": prompt}]} if asking.chat else {"prompt": prompt})
+        | dict(temperature=_temperature(number), max_new_tokens=asking.longest, seed=asking.seed + number)
+        for number, prompt in prompts
+    )
+    for (number, prompt), result in zip(prompts, write_in_order(engine, requests)):
+        ends = result.finish_reason == "stop" or not asking.chat
+        if not ends or not result.text.strip() or share_of_new(result.text, 4) < _LEAST_NEW:
+            continue
+        row = {"number": number, "temperature": _temperature(number), "tokens": len(result.token_ids)}
+        if asking.chat:
+            turns = [{"role": "user", "content": prompt}, {"role": "assistant", "content": result.text}]
+            yield row | {"messages": turns}
+        else:
+            beginning = str(engine.target.tokenizer.decode(prompt, skip_special_tokens=True))
+            yield row | {"prompt": beginning, "text": beginning + result.text}
+
+
+def _temperature(number: int) -> float:
+    return TEMPERATURES[number % len(TEMPERATURES)]
