@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ..errors import RequestError
-from ..tools.boost.boost import BoostOptions, boost
+from ..tools.boost import BoostOptions, boost
 from ..tools.boost.candidates import CANDIDATES
 from ..tools.evaluate.suites import SUITES
 from .arguments import MODELS
@@ -60,11 +60,14 @@ def run(args: argparse.Namespace) -> None:
     from ..tools.boost.journal import check_directory as check_boost
     from ..tools.evaluate.suites import find_suite
     from ..tools.evaluate.suites.files import read_questions
+    from ..training.sources import make_sources
 
     # 1. Check everything that needs no model.
     if args.suite is None and (args.suite_data is not None or args.limit is not None):
         raise RequestError("--suite-data and --limit belong to --suite; name a suite, or leave them out")
     options = BoostOptions(**{field.name: getattr(args, field.name) for field in dataclasses.fields(BoostOptions)})
+    for source in make_sources(options.data):
+        source.list_files()
     check_directory(args.output)
     check_boost(args.output, {})
     suites = []

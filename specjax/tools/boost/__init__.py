@@ -1,5 +1,5 @@
 """One command that gives a model its drafter: texts, trainings, tuning and proof."""
 
-from .boost import BoostOptions, boost
+from .steps import BoostOptions, boost
 
 __all__ = ["BoostOptions", "boost"]

@@ -40,6 +40,7 @@ class Trial:
       target: the model to draft for.
       texts: the files of conversations to train on.
       prompts: held-out prompts, token ids.
+      chat: whether they are questions in the chat template.
       tokens: the most new tokens after a prompt.
       rounds: the cost of a round by its nodes.
       directory: the directory of the candidates.
@@ -49,6 +50,7 @@ class Trial:
     target: LanguageModel
     texts: Sequence[str]
     prompts: Sequence[list[int]]
+    chat: bool
     tokens: int
     rounds: RoundCost
     directory: Path

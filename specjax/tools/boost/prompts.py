@@ -1,5 +1,6 @@
 """The prompts of a boost from a user's files."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ _CONTINUATION = 192
 """The most tokens that the target writes after a beginning."""
 
 
-def find_prompts(target: LanguageModel, data: Sequence[str], tokens: int, suite: Sequence[str], seed: int) -> Asking:
+def find_prompts(target: LanguageModel, data: Sequence[str], tokens: int, asking: Asking) -> Asking:
     """The prompts of ``data``, or questions that the target writes itself.
 
     Files of conversations give the first question of each. From all other data beginnings are cut,
@@ -27,7 +28,7 @@ def find_prompts(target: LanguageModel, data: Sequence[str], tokens: int, suite:
     Args:
       data: files, as training reads them.
       tokens: the tokens that the answers are to have.
-      suite, seed: see ``Asking``.
+      asking: the options that do not depend on the data.
 
     Raises RequestError for unreadable data, and without data for a target without a chat template.
     """
@@ -37,19 +38,20 @@ def find_prompts(target: LanguageModel, data: Sequence[str], tokens: int, suite:
             f"{target.name} has no chat template, so it cannot write questions itself; give texts with --data"
         )
     longest = min(640, target.config.context // 2)
+    asking = dataclasses.replace(asking, longest=longest)
     if not data:
-        return Asking(longest=longest, suite=suite, seed=seed)
+        return asking
     for source in make_sources(data):
         source.list_files()
     if has_template and all(is_table(Path(path)) for path in data):
         conversations = [each for path in data for each in read_conversations(path)]
         questions = [next((turn["content"] for turn in each if turn["role"] == "user"), "") for each in conversations]
-        return Asking([question for question in questions if question.strip()], True, longest, suite, seed)
+        return dataclasses.replace(asking, prompts=[question for question in questions if question.strip()])
     context = target.config.context
     beginning = min(_BEGINNING, context // 4)
     continuation = min(_CONTINUATION, context // 2)
     mixture, _ = read_streams(data, target.tokenizer, (target.config.eos_token_ids or (0,))[0])
     mixture.check_windows(beginning)
-    count = 2 * tokens // continuation + 1
-    windows, _ = mixture.cut(seed, 0, count, beginning)
-    return Asking(windows[:, :beginning].tolist(), False, continuation, (), seed)
+    count = 2 * tokens // continuation + 2 * asking.held_out
+    windows, _ = mixture.cut(asking.seed, 0, count, beginning)
+    return dataclasses.replace(asking, prompts=windows[:, :beginning].tolist(), chat=False, longest=continuation)

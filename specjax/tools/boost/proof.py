@@ -33,10 +33,10 @@ def _question(row: Row) -> str:
     return row["messages"][0]["content"] if "messages" in row else row["prompt"]
 
 
-def read_held_out(file: Path, count: int) -> list[Question]:
-    """The last ``count`` questions of a file of held-out conversations."""
+def read_held_out(file: Path) -> list[Question]:
+    """The questions of a file of held-out texts, see ``texts.TextFiles``."""
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    return [HELD_OUT.ask(row, row["number"]) for row in rows[-count:]]
+    return [HELD_OUT.ask(row, row["number"]) for row in rows]
 
 
 def prove(

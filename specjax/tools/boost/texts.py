@@ -20,9 +20,6 @@ TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
 _BLOCK = 256
 """The prompts that are answered together."""
 
-_HELD_OUT = 20
-"""One prompt of so many is held out."""
-
 _LEAST_NEW = 0.3
 """The least share of an answer's four-word sequences that occur once. A loop has less."""
 
@@ -42,6 +39,7 @@ class Asking:
         the target writes, see ``questions``.
       chat: whether prompts are turns of a user. Otherwise the target continues them.
       longest: the most tokens of an answer. A longer answer to a question is left out.
+      held_out: the answers, from the first on, that are held out.
       suite: prompts of a suite. Questions that share words with them are left out.
       seed: draws questions and answers.
     """
@@ -49,6 +47,7 @@ class Asking:
     prompts: Sequence | None = None
     chat: bool = True
     longest: int = 640
+    held_out: int = 64
     suite: Sequence[str] = ()
     seed: int = 0
 
@@ -91,12 +90,12 @@ class TextFiles:
             file.touch()
             os.truncate(file, state.get(file.name, 0))
 
-    def append(self, rows: Iterable[dict], gathered: Gathered) -> None:
+    def append(self, held_out: Iterable[dict], learnt: Iterable[dict], gathered: Gathered) -> None:
         """Appends a block. Raises StorageError for a full disk."""
         with report_failure(self.directory, "the block of texts", "the texts before it are whole; "):
-            for row in rows:
-                with (self.training if row["number"] % _HELD_OUT else self.held_out).open("a") as file:
-                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            for path, rows in ((self.held_out, held_out), (self.training, learnt)):
+                with path.open("a") as file:
+                    file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             sizes = {file.name: file.stat().st_size for file in (self.training, self.held_out)}
             half = self._state.with_suffix(".half")
             half.write_text(json.dumps(sizes | {"gathered": dataclasses.asdict(gathered)}))
@@ -137,7 +136,8 @@ def gather(
         new = [(i, prompt) for i, prompt in known if not _is_in(prompt, in_suite)]
         fitting = [(i, prompt) for i, prompt in new if _fits(engine, asking, prompt)]
         rows = list(_answer(engine, asking, fitting))
-        learnt = sum(row["tokens"] for row in rows if row["number"] % _HELD_OUT)
+        apart = max(asking.held_out - before.answers, 0)
+        learnt = rows[apart:]
         empty = 0 if rows else empty + 1
         if empty == _PATIENCE:
             raise RequestError(
@@ -145,9 +145,10 @@ def gather(
                 "repeat itself; give conversations with --data"
             )
         files.append(
-            rows,
+            rows[:apart],
+            learnt,
             Gathered(
-                before.tokens + learnt,
+                before.tokens + sum(row["tokens"] for row in learnt),
                 before.answers + len(rows),
                 before.in_suite + len(known) - len(new),
                 before.prompts + len(block),

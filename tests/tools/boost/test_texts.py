@@ -85,7 +85,7 @@ def small_blocks(monkeypatch):
 
 
 def test_an_interrupted_gathering_ends_with_the_same_files(engine, tmp_path, small_blocks):
-    asking = Asking([[40 + i, 50, 60] for i in range(48)], chat=False, longest=6)
+    asking = Asking([[40 + i, 50, 60] for i in range(48)], chat=False, longest=6, held_out=13)
     whole = gather(engine, tmp_path / "whole", asking, 10**6)
     gather(engine, tmp_path / "cut", asking, 10**6, goes_on=iter([True, True, False]).__next__)
     with (tmp_path / "cut" / "training.jsonl").open("a") as file:
@@ -97,11 +97,11 @@ def test_an_interrupted_gathering_ends_with_the_same_files(engine, tmp_path, sma
 
 
 def test_rows_have_their_answers_and_the_held_out_ones_are_apart(writer, engine, tmp_path, small_blocks):
-    asking = Asking([[40 + i, 50, 60] for i in range(24)], chat=False, longest=6, seed=9)
+    asking = Asking([[40 + i, 50, 60] for i in range(24)], chat=False, longest=6, held_out=11, seed=9)
     files = gather(engine, tmp_path / "texts", asking, 10**6)
     learnt, held_out = ([json.loads(line) for line in text.splitlines()] for text in _texts(files))
-    assert {row["number"] for row in held_out} <= {0, 20}
-    assert not {row["number"] for row in learnt} & {0, 20}
+    assert len(held_out) == 11
+    assert max(row["number"] for row in held_out) < min(row["number"] for row in learnt)
     assert files.gathered.tokens == sum(row["tokens"] for row in learnt)
     plain = Generator(writer, "none")
     for row in learnt:
@@ -133,21 +133,21 @@ def test_prompts_of_conversations_are_their_first_questions(writer, tmp_path):
         {"turns": ["What is two?", "And three?"]},
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asking = find_prompts(writer, [str(file)], 100, (), 0)
+    asking = find_prompts(writer, [str(file)], 100, Asking())
     assert asking.chat
     assert asking.prompts == ["What is one?", "What is two?"]
 
 
 def test_prompts_of_texts_are_beginnings(target, tmp_path):
     (tmp_path / "a.txt").write_text("".join(chr(65 + i % 20) for i in range(4000)))
-    asking = find_prompts(target, [str(tmp_path / "a.txt")], 100, (), 0)
+    asking = find_prompts(target, [str(tmp_path / "a.txt")], 100, Asking())
     assert not asking.chat
     assert {len(prompt) for prompt in asking.prompts} == {64}
 
 
 def test_a_target_without_a_template_needs_data(target):
     with pytest.raises(RequestError, match="no chat template.*--data"):
-        find_prompts(target, [], 100, (), 0)
+        find_prompts(target, [], 100, Asking())
 
 
 def test_a_template_that_begins_with_the_users_words_is_refused():

@@ -26,7 +26,7 @@ from .journal import Journal, open_journal
 from .prompts import find_prompts
 from .proof import HELD_OUT, prove, read_held_out
 from .survey import RoundCost, survey
-from .texts import Gathered, TextFiles, gather
+from .texts import Asking, Gathered, TextFiles, gather
 from .tuning import choose
 
 DRAFTER = "drafter"
@@ -161,7 +161,7 @@ class _Work:
             return self._write(self._plain("nothing is faster than plain decoding here"), None, curves, {}, tuned)
         # 5. The proof.
         draft = drafts.get(best["draft"])
-        held_out = read_held_out(files.held_out, self.options.questions)
+        held_out = read_held_out(files.held_out)[_TRIED:]
         suites = [(dataclasses.replace(HELD_OUT, chat=trial.chat), held_out), *self.suites]
         where = self.journal.directory / "proof"
         proof = self.journal.do("proof", lambda: self._prove(best, draft, suites, where))
@@ -176,7 +176,8 @@ class _Work:
             return TextFiles(directory)
         tokens = options.tokens if trained else min(options.tokens, 20_000)
         suite = [turn for _, questions in self.suites for question in questions for turn in question.turns]
-        asking = find_prompts(self.target, options.data, tokens, suite, options.seed)
+        apart = Asking(held_out=_TRIED + options.questions, suite=suite, seed=options.seed)
+        asking = find_prompts(self.target, options.data, tokens, apart)
         room = min(self.target.config.context, 2 * asking.longest + 256)
         engine = Engine(self.target, "none", slots=_SLOTS, capacity=room)
         share = None if options.hours is None else options.hours * 3600 * _GATHERING
@@ -197,17 +198,19 @@ class _Work:
             self.say(f"{files.gathered.in_suite} questions were left out, because a suite has them")
         return files
 
-    def _trial(self, files: TextFiles, rounds: RoundCost) -> "_Trial":
+    def _trial(self, files: TextFiles, rounds: RoundCost) -> Trial:
         rows = [json.loads(line) for line in files.held_out.read_text().splitlines()]
-        if len(rows) < 2:
-            raise RequestError(f"{len(rows)} texts are held out, and 2 are needed; give --tokens more, or more data")
+        if len(rows) <= _TRIED:
+            raise RequestError(
+                f"the data gave {len(rows)} answers, and more than {_TRIED} are held out; give more prompts with --data"
+            )
         chat = "messages" in rows[0]
         encode = self.target.tokenizer.encode
         prompts = [render_chat(self.target.tokenizer, r["messages"][:1]) if chat else encode(r["prompt"]) for r in rows]
         tokens = min(_TRIED_TOKENS, self.target.config.context // 4)
-        return _Trial(
-            self.target, [str(files.training)], prompts[:_TRIED], tokens, rounds,
-            self.journal.directory / "candidates", self.options.seed, chat,
+        return Trial(
+            self.target, [str(files.training)], prompts[:_TRIED], chat, tokens, rounds,
+            self.journal.directory / "candidates", self.options.seed,
         )  # fmt: skip
 
     def _train(self, trial: Trial, trained: Sequence[str], files: TextFiles) -> dict[str, list[Measured]]:
@@ -273,13 +276,6 @@ class _Work:
         }  # fmt: skip
         report.write(directory, facts)
         return boosted
-
-
-@dataclasses.dataclass(frozen=True)
-class _Trial(Trial):
-    """A ``Trial`` that knows whether its prompts are questions of a chat."""
-
-    chat: bool
 
 
 def _describe(choice: dict[str, Any]) -> str:
