@@ -71,7 +71,7 @@ def _draft_layers(config: ModelConfig) -> int:
 
 
 def _eagle3(config: ModelConfig) -> dict[str, Any]:
-    head = {"from_target": True, "draft_vocab_size": _frequent(config), "fc_norm": True}
+    head = {"from_target": True, "draft_vocab_size": _frequent(config)}
     return _TRAINING | {"kind": "eagle3", "head": head, "loss": {"steps": 5}}
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...checkpoints.heads import load_drafter
 from ...checkpoints.load import LanguageModel
 from ...core.stats import total
@@ -119,6 +121,15 @@ def hold_contest(
         if dropped and rung + 1 < len(_RUNGS):
             say(f"{', '.join(dropped)} stopped: {left[0]} is ahead")
     return curves
+
+
+def gain_of_doubling(curve: Sequence[Measured]) -> float | None:
+    """The tokens a round that twice the training would add, by a line through the curve.
+
+    Acceptance grows about linearly with the logarithm of the tokens. None for less than two points.
+    """
+    points = [(np.log2(point.tokens), point.acceptance_length) for point in curve if point.tokens]
+    return float(np.polyfit(*zip(*points), 1)[0]) if len(points) > 1 else None
 
 
 def train_candidate(trial: Trial, name: str, steps: int) -> tuple[LanguageModel | Head, int]:

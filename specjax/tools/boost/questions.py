@@ -31,6 +31,9 @@ THEMES = (
 LONGEST = 256
 """The most tokens of a question."""
 
+_MIN_P = 0.05
+"""Leaves out tokens that are unlikely beside the likeliest. Unlike top-p it reads the vocabulary once."""
+
 _MARK = "specjax-question"
 _LEAST_WORDS = 3
 _LEAST_NEW = 0.6
@@ -52,7 +55,7 @@ def write_questions(engine: Engine, seed: int, start: int = 0) -> Iterator[tuple
         dict(
             prompt=beginnings[i % len(beginnings)],
             temperature=1.0,
-            top_p=0.9,
+            min_p=_MIN_P,
             max_new_tokens=min(LONGEST, room),
             seed=seed + i,
         )

@@ -17,7 +17,7 @@ def write(directory: Path, facts: dict[str, Any]) -> None:
 
     Args:
       facts: the results of the steps, see ``boost``: "model", "machine", "best", "tuned", "curves",
-        "proof", "survey", "seconds", "texts" and "options".
+        "gains", "proof", "survey", "seconds", "texts" and "options".
     """
     loader = jinja2.FileSystemLoader(_TEMPLATES)
     environment = jinja2.Environment(loader=loader, autoescape=jinja2.select_autoescape(), trim_blocks=True)

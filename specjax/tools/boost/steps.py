@@ -33,7 +33,9 @@ DRAFTER = "drafter"
 """The folder of the drafter in the directory of a boost."""
 
 _COSTS = "auto.json"
-_SLOTS = 32
+_SLOTS, _FEW = 32, 8
+"""The texts that are written together, and those of the end of a block."""
+
 _GATHERING, _TRAINING = 0.4, 0.4
 """The shares of the time for writing texts and for training. Measurements take the rest."""
 
@@ -179,7 +181,7 @@ class _Work:
         apart = Asking(held_out=_TRIED + options.questions, suite=suite, seed=options.seed)
         asking = find_prompts(self.target, options.data, tokens, apart)
         room = min(self.target.config.context, 2 * asking.longest + 256)
-        engine = Engine(self.target, "none", slots=_SLOTS, capacity=room)
+        engine = Engine(self.target, "none", slots=_SLOTS, widths=(_FEW,), capacity=room)
         share = None if options.hours is None else options.hours * 3600 * _GATHERING
 
         def show(gathered: Gathered) -> None:
@@ -228,7 +230,11 @@ class _Work:
             return {name: [dataclasses.asdict(one) for one in curve] for name, curve in curves.items()}
 
         curves = self.journal.do("training", hold)
-        return {name: [Measured(**one) for one in curve] for name, curve in curves.items()}
+        curves = {name: [Measured(**one) for one in curve] for name, curve in curves.items()}
+        for name, curve in curves.items():
+            if gain := contest.gain_of_doubling(curve):
+                self.say(f"{name}: twice the training would add about {gain:.2f} tokens a round, by its curve")
+        return curves
 
     def _measure(self, trial: Trial, name: str) -> list[Measured]:
         """The curve of a kind that needs no training: one point."""
@@ -272,6 +278,7 @@ class _Work:
             "model": self.model, "machine": machine(self.target), "best": best, "tuned": list(tuned),
             "curves": {name: [dataclasses.asdict(one) for one in curve] for name, curve in curves.items()},
             "proof": proof, "survey": self.journal.results["survey"], "seconds": self.journal.seconds,
+            "gains": {name: contest.gain_of_doubling(curve) for name, curve in curves.items()},
             "texts": self.journal.results.get("texts"), "options": dataclasses.asdict(self.options),
         }  # fmt: skip
         report.write(directory, facts)

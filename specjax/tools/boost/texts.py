@@ -17,7 +17,7 @@ from .questions import share_of_new, word_sequences, write_questions
 TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
 """The temperatures of answers, in turn."""
 
-_BLOCK = 256
+_BLOCK = 512
 """The prompts that are answered together."""
 
 _LEAST_NEW = 0.3

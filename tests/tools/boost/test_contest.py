@@ -8,7 +8,7 @@ import pytest
 from specjax import RequestError
 from specjax.tools.boost import contest
 from specjax.tools.boost.candidates import CANDIDATES
-from specjax.tools.boost.contest import Measured, hold_contest
+from specjax.tools.boost.contest import Measured, gain_of_doubling, hold_contest
 from specjax.tools.boost.journal import open_journal
 from specjax.tools.boost.survey import RoundCost
 
@@ -66,6 +66,12 @@ def test_the_worse_half_is_stopped_after_each_part(played):
         "c": [100],
     }
     assert sum("stopped" in line for line in lines) == 2
+
+
+def test_the_gain_of_doubling_is_the_slope_of_the_curve():
+    curve = [Measured(n, [0.1 + 0.2 * k], 1.0, 1) for k, n in enumerate((100, 200, 400))]
+    assert gain_of_doubling(curve) == pytest.approx(0.2)
+    assert gain_of_doubling(curve[:1]) is None
 
 
 def test_a_journal_does_each_step_once(tmp_path):
