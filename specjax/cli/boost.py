@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from ..errors import RequestError
+from ..text.machine import keep_programs
 from ..tools.boost import BoostOptions, boost
 from ..tools.boost.candidates import CANDIDATES
 from ..tools.evaluate.suites import SUITES
 from .arguments import MODELS
-from .compiled_programs import keep_programs
 from .fields import flag, flags_of
 from .loading import load_target
 from .output import check_directory

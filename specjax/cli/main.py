@@ -15,12 +15,11 @@ import jax
 from .. import __version__
 from ..core.checks import shorten, suggest
 from ..errors import RequestError, SpecjaxError, SpecjaxWarning, one_line
-from ..parallel import is_first_host, leave_others, several_hosts, start
-from . import log_filter
+from ..parallel import is_first_host, leave_others, log_filter, several_hosts, start
+from ..parallel.log_filter import ERROR
 from .arguments import NOT_GIVEN
 from .fields import add_flags
 from .interrupt import leave, watch_interrupts
-from .log_filter import ERROR
 from .parser import Parser
 
 COMMANDS = {

@@ -13,8 +13,8 @@ from ..engine.options import BOUNDS
 from ..parallel import is_first_host
 from ..requests.limits import MOST_PROMPTS
 from ..serve.options import ServerOptions, server_engine_options
+from ..text.machine import keep_programs
 from .arguments import BOOST, CHAT_TEMPLATE, HOSTS, METHOD, MODELS_TOGETHER, check_method, choose_method
-from .compiled_programs import keep_programs
 from .drafting import drafting_flags, drafting_options
 from .fields import flag, flags_of
 from .interrupt import end_at_once

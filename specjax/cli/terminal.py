@@ -29,7 +29,7 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def step_bar() -> Iterator[Callable[[str, float], None]]:
-    """Shows a progress bar. Yields its update function of a step's name and the share that is done."""
+    """Shows a progress bar. Yields its update function of a step's name and the share done."""
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not _can_animate()) as bar:
         task = bar.add_task("", total=1.0)

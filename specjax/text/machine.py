@@ -2,6 +2,7 @@
 
 import os
 import platform
+from functools import partial
 from pathlib import Path
 
 import flax
@@ -16,6 +17,20 @@ from ..models.quantised_weights import scheme_of
 def cache_folder() -> Path:
     """The folder for files that a later run of this user need not compute again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specjax"
+
+
+def keep_programs() -> str | None:
+    """Keeps compiled programs in a folder, by JAX's cache. Returns it, or None for no cache.
+
+    A folder that the user has set stays, and so does a cache that is switched off.
+    """
+    setting = partial(getattr, jax.config)
+    if not setting("jax_enable_compilation_cache"):
+        return None
+    if setting("jax_compilation_cache_dir") is None:
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "programs"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    return setting("jax_compilation_cache_dir")
 
 
 def machine(target: LanguageModel) -> dict:

@@ -50,7 +50,11 @@ SEEN = re.compile(r"see\s+``([a-z_]\w*)``")
 def find_wrong_references(text: str) -> list[str]:
     """The references in the text of a module to modules that are not there, or to names that they lack."""
     present = TEXTS.keys() | WORDS
-    dotted = [(module, name) for module, name in DOTTED.findall(text) if name not in ("py", "json", "pkl")]
+    dotted = [
+        (module, name)
+        for module, name in DOTTED.findall(text)
+        if name not in ("py", "json", "pkl", "toml", "html", "jsonl")
+    ]
     wrong = [f"{module}.{name}" for module, name in dotted if module not in present]
     known = [(module, name) for module, name in dotted if module in TEXTS.keys() - OTHERS]
     wrong += [f"{module}.{name}" for module, name in known if not re.search(rf"\b{name}\b", TEXTS[module])]

@@ -26,7 +26,7 @@ _CONTEST = 1.2
 
 
 def time_step(trial: Trial, name: str) -> float:
-    """The seconds of a step of a candidate's training, from a few steps in a temporary directory."""
+    """The seconds of a step of a candidate's training, from a few steps that are thrown away."""
     recipe = recipe_of(trial, name, _TIMED)
     with tempfile.TemporaryDirectory() as scratch:
         train(recipe, trial.target, trial.texts, scratch, measure=lambda module: None)

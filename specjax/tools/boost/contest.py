@@ -128,8 +128,11 @@ def gain_of_doubling(curve: Sequence[Measured]) -> float | None:
 
     Acceptance grows about linearly with the logarithm of the tokens. None for less than two points.
     """
-    points = [(np.log2(point.tokens), point.acceptance_length) for point in curve if point.tokens]
-    return float(np.polyfit(*zip(*points), 1)[0]) if len(points) > 1 else None
+    points = [point for point in curve if point.tokens]
+    if len(points) < 2:
+        return None
+    doublings = np.log2([point.tokens for point in points])
+    return float(np.polyfit(doublings, [point.acceptance_length for point in points], 1)[0])
 
 
 def train_candidate(trial: Trial, name: str, steps: int) -> tuple[LanguageModel | Head, int]:

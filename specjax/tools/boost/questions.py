@@ -26,13 +26,13 @@ THEMES = (
     "",
     "The user asks for a translation, a rewritten sentence, a list or a table.",
 )
-"""Instructions under which questions are written, in turn. An empty one leaves the template's own."""
+"""Instructions for the writer of questions, in turn. An empty one leaves the template's own."""
 
 LONGEST = 256
 """The most tokens of a question."""
 
 _MIN_P = 0.05
-"""Leaves out tokens that are unlikely beside the likeliest. Unlike top-p it reads the vocabulary once."""
+"""Leaves out unlikely tokens. Unlike top-p it reads the vocabulary once."""
 
 _MARK = "specjax-question"
 _LEAST_WORDS = 3
@@ -41,7 +41,7 @@ _LEAST_NEW = 0.6
 
 
 def write_questions(engine: Engine, seed: int, start: int = 0) -> Iterator[tuple[int, str | None]]:
-    """Numbers from ``start`` on, each with its question, or None where the text is no good question.
+    """Numbers from ``start`` on, each with its question; None for a text that is no good question.
 
     The question of a number depends only on the number, the seed and the model.
 

@@ -73,9 +73,9 @@ class TextFiles:
     """The files ``training.jsonl`` and ``held_out.jsonl`` of a directory.
 
     A line has the "number" of its prompt, the "temperature" and the "tokens" of its answer, and
-    both texts: as "messages", or as "prompt" and the whole "text". A block of answers is appended as
-    a whole. ``state.json`` has the bytes of each file that count, so an interrupted gathering goes
-    on with the same result.
+    both texts: as "messages", or as "prompt" and the whole "text". A block of answers is appended
+    as a whole. ``state.json`` has the bytes of each file that count, so an interrupted gathering
+    goes on with the same result.
     """
 
     def __init__(self, directory: Path):

@@ -1,4 +1,4 @@
-"""Chooses among drafters and lengths of drafts by whole calls that alternate with plain decoding."""
+"""Chooses a drafter and the length of its drafts by calls that alternate with plain decoding."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,8 +28,8 @@ def choose(
 
     "method" and "options" are arguments of ``Generator``, "draft" the name of a kind or None,
     "speedup" and "interval" the time of plain decoding over the choice's. The best kinds are timed
-    at the best length and at those beside it. Method auto is timed with the best trained drafter, by
-    times that are measured before.
+    at the best length and at those beside it. Method auto is timed with the best trained drafter,
+    by times that are measured before.
 
     Args:
       drafts: the trained drafter of each kind that has one.
