@@ -46,6 +46,6 @@ __all__ = [
     "METHODS", "CheckpointError", "ConfigError", "DecodeState", "Decoder", "Drafter", "Engine", "Generator", "Head",
     "LanguageModel", "Model", "ModelConfig", "NumericsError", "RequestError", "Requests", "Result", "SamplingParams",
     "SpecjaxError", "Stats", "Tree", "Verdict", "accept", "beam_search", "drafters", "embedded", "generate", "load",
-    "load_boosted", "load_drafter", "make_mesh", "make_requests", "prefill", "restrict_draft", "run", "save", "save_head",
-    "step",
+    "load_boosted", "load_drafter", "make_mesh", "make_requests", "prefill", "restrict_draft", "run", "save",
+    "save_head", "step",
 ]  # fmt: skip
