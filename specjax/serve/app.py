@@ -24,15 +24,18 @@ from ..errors import SpecjaxError
 from .bodies import check_model
 from .chat_schema import ChatRequest
 from .description import describe, with_body
-from .endpoints import chat, complete, longest
+from .endpoints import chat, complete, count_tokens, longest, respond, write_message
 from .errors import ServeError, error_of
 from .gate import Gate
 from .logprobs import Spelling
+from .messages import MessagesRequest, error_body
 from .metrics import Metrics
 from .options import ServerOptions
+from .responses import ResponsesRequest
 from .schema import CompletionRequest
 from .tokens import DetokenizeRequest, TokenizeRequest, describe_tokenizer, detokenize, tokenize
 
+_BODIES = CompletionRequest, ChatRequest, ResponsesRequest, MessagesRequest, TokenizeRequest, DetokenizeRequest
 PAGE = Path(__file__).with_name("page.html")
 
 
@@ -51,7 +54,7 @@ def make_app(
     options = dataclasses.replace(options or ServerOptions(), **keywords)
     name = options.name or engine.target.name
     app = FastAPI(title="specjax", redoc_url=None)
-    describe(app, (CompletionRequest, ChatRequest, TokenizeRequest, DetokenizeRequest), __version__)
+    describe(app, _BODIES, __version__)
     app.state.engine = engine
     app.state.name = name
     app.state.sampling = engine.target.sampling if options.generation_config == "auto" else {}
@@ -80,6 +83,10 @@ def _routes(api_key: str | None) -> APIRouter:
     router.add_api_route("/v1/models/{name:path}", show_model, methods=["GET"])
     router.add_api_route("/v1/completions", complete, **with_body(CompletionRequest))
     router.add_api_route("/v1/chat/completions", chat, **with_body(ChatRequest))
+    router.add_api_route("/v1/responses", respond, **with_body(ResponsesRequest))
+    router.add_api_route("/v1/responses/{name:path}", find_response, methods=["GET", "POST", "DELETE"])
+    router.add_api_route("/v1/messages", write_message, **with_body(MessagesRequest))
+    router.add_api_route("/v1/messages/count_tokens", count_tokens, **with_body(MessagesRequest))
     router.add_api_route("/tokenize", tokenize, **with_body(TokenizeRequest))
     router.add_api_route("/detokenize", detokenize, **with_body(DetokenizeRequest))
     router.add_api_route("/tokenizer_info", describe_tokenizer, methods=["GET"])
@@ -87,7 +94,8 @@ def _routes(api_key: str | None) -> APIRouter:
 
 
 async def _check_key(api_key: str | None, request: Request) -> None:
-    key = request.headers.get("authorization", "").removeprefix("Bearer ")
+    headers = request.headers  # Anthropic's clients send the second one
+    key = headers.get("authorization", "").removeprefix("Bearer ") or headers.get("x-api-key", "")
     if api_key is not None and not hmac.compare_digest(key.encode(), api_key.encode()):
         message = "the API key is missing or wrong; send the header Authorization: Bearer KEY"
         raise ServeError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
@@ -95,18 +103,24 @@ async def _check_key(api_key: str | None, request: Request) -> None:
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     problem = error_of(error)
-    return JSONResponse(problem.as_dict(), problem.status, problem.headers)
+    body = error_body(problem) if request.url.path.startswith("/v1/messages") else problem.as_dict()
+    return JSONResponse(body, problem.status, problem.headers)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    routes = "/v1/completions, /v1/chat/completions, /v1/models, the other routes at /docs, or the page at /"
+    routes = "/v1/chat/completions, /v1/completions, /v1/models, the other routes at /docs, or the page at /"
     messages = {
         404: f"there is no {request.url.path}; use {routes}",
         405: f"{request.url.path} does not take {request.method}; use another method",
     }
     problem = ServeError(error.status_code, messages.get(error.status_code, str(error.detail)))
     return JSONResponse(problem.as_dict(), problem.status, error.headers)
+
+
+async def find_response(name: str) -> Response:
+    """Refuses to find an answer of the past."""
+    raise ServeError(404, "the server keeps no responses; send the conversation to /v1/responses", param="response_id")
 
 
 async def health(request: Request) -> Response:

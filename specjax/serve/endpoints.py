@@ -1,4 +1,4 @@
-"""The two endpoints that make texts: a request is read, submitted to the engine, and answered."""
+"""The endpoints that make texts: a request is read, submitted to the engine, and answered."""
 
 import asyncio
 import dataclasses
@@ -10,12 +10,17 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from ..engine import Engine, Handle
+from ..requests.chat import render_chat
 from ..requests.prompts import encode_prompts
 from .answers import Answer
 from .bodies import read
 from .chat_schema import ChatRequest
 from .conversations import read_conversation
+from .dialect import Dialect
 from .errors import ServeError, error_of
+from .messages import MessageBlocks, MessagesRequest
+from .response_items import ResponseItems
+from .responses import ResponsesRequest
 from .schema import Common, CompletionRequest
 from .streams import Stream, events, while_connected
 from .turns import TurnForm
@@ -42,7 +47,7 @@ async def complete(request: Request) -> Response:
     """Continues prompts, and scores their own tokens where ``echo`` and ``logprobs`` ask for it."""
     body = await read(request, CompletionRequest)
     state = request.app.state
-    return await _answer(request, body, len(body.prompts), lambda: _prepare_texts(state, body))
+    return await _answer(request, body, len(body.prompts), lambda: _prepare_texts(state, body), Dialect())
 
 
 def _prepare_texts(state, body: CompletionRequest) -> Prepared:
@@ -58,9 +63,34 @@ def _prepare_texts(state, body: CompletionRequest) -> Prepared:
 
 async def chat(request: Request) -> Response:
     """Answers a conversation, by the tokenizer's chat template."""
-    body = await read(request, ChatRequest)
+    return await _answer_chat(request, await read(request, ChatRequest), Dialect())
+
+
+async def respond(request: Request) -> Response:
+    """Answers a conversation in the form of OpenAI's responses."""
+    body = await read(request, ResponsesRequest)
+    return await _answer_chat(request, body.chat(), ResponseItems(body))
+
+
+async def write_message(request: Request) -> Response:
+    """Answers a conversation in the form of Anthropic's messages."""
+    body = await read(request, MessagesRequest)
+    if body.max_tokens is None:
+        raise ServeError(400, "max_tokens is missing; give the most new tokens", param="max_tokens")
+    return await _answer_chat(request, body.chat(), MessageBlocks(body))
+
+
+async def count_tokens(request: Request) -> Response:
+    """The number of tokens of a message's prompt."""
+    chat = (await read(request, MessagesRequest)).chat()
+    tokenizer = request.app.state.engine.target.tokenizer
+    count = await asyncio.to_thread(lambda: len(render_chat(tokenizer, chat.conversation())))
+    return JSONResponse({"input_tokens": count})
+
+
+async def _answer_chat(request: Request, body: ChatRequest, dialect: Dialect) -> Response:
     state = request.app.state
-    return await _answer(request, body, 1, lambda: _prepare_chat(state, body))
+    return await _answer(request, body, 1, lambda: _prepare_chat(state, body), dialect)
 
 
 def _prepare_chat(state, body: ChatRequest) -> Prepared:
@@ -94,7 +124,9 @@ def _check_length(body: Common, prompt: int, room: int) -> None:
         )
 
 
-async def _answer(request: Request, body: Common, prompts: int, prepare: Callable[[], Prepared]) -> Response:
+async def _answer(
+    request: Request, body: Common, prompts: int, prepare: Callable[[], Prepared], dialect: Dialect
+) -> Response:
     """Submits ``n`` requests for each prompt, and answers them whole or as a stream.
 
     ``prepare`` runs in a thread after the gate has admitted the request.
@@ -112,9 +144,9 @@ async def _answer(request: Request, body: Common, prompts: int, prepare: Callabl
         for handle in job.handles:
             state.metrics.follow(handle, began)
         if body.stream:
-            return Stream(state.gate, job, events(answer, body, job))
+            return Stream(state.gate, job, events(answer, body, job, dialect))
         results = await while_connected(request.receive, asyncio.gather(*map(_finish, job.handles)))
-        response = JSONResponse(answer.whole(job.handles, results))
+        response = JSONResponse(dialect.whole(answer.whole(job.handles, results)))
     except Exception as error:
         raise error_of(error) from error
     finally:

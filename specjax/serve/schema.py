@@ -67,6 +67,10 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool | None = None
 
 
+WITH_USAGE = {"include_usage": True, "continuous_usage_stats": True}
+"""The ``StreamOptions`` of a stream whose chunks all have the usage."""
+
+
 class StructuredOutputs(BaseModel):
     """Constraints of the text under vLLM's names. One of them may be given.
 

@@ -9,7 +9,8 @@ from starlette.types import Receive, Scope, Send
 
 from ..engine import Handle
 from ..errors import CancelledError
-from .answers import Answer, end_reason, event
+from .answers import Answer, end_reason
+from .dialect import Dialect
 from .errors import error_of
 from .gate import Gate, Job
 from .schema import Common
@@ -53,24 +54,31 @@ class Stream(StreamingResponse):
             self._gate.leave(self._job)
 
 
-async def events(answer: Answer, body: Common, job: Job) -> AsyncIterator[bytes]:
-    """The events of a stream, up to the mark of its end."""
+async def events(answer: Answer, body: Common, job: Job, dialect: Dialect) -> AsyncIterator[bytes]:
+    """The events of a stream in a dialect, up to the mark of its end."""
+    try:
+        async for chunk in _all_chunks(answer, body, job):
+            for one in dialect.write(chunk):
+                yield one
+        for one in dialect.end():
+            yield one
+    except Exception as error:
+        yield dialect.fail(error_of(error))
+
+
+async def _all_chunks(answer: Answer, body: Common, job: Job) -> AsyncIterator[dict]:
+    """The chunks of a stream: its openings, its texts, and its usage if the request wants it."""
     wanted = body.stream_options
     with_usage = wanted is not None and bool(wanted.include_usage)
     always = wanted is not None and bool(wanted.continuous_usage_stats)
     extra = lambda: {"usage": answer.usage(job.handles) if always else None} if with_usage else {}
-    try:
-        for i in range(len(job.handles)):
-            if answer.chat or answer.echoes[i // answer.samples]:
-                yield event(answer.opening(i) | extra())
-        async for chunk in _chunks(answer, job.handles, bool(body.specjax_rounds)):
-            yield event(chunk | extra())
-        if with_usage:
-            yield event(answer.closing(job.handles))
-    except Exception as error:
-        yield event(error_of(error).as_dict())
-        return
-    yield event("[DONE]")
+    for i in range(len(job.handles)):
+        if answer.chat or answer.echoes[i // answer.samples]:
+            yield answer.opening(i) | extra()
+    async for chunk in _chunks(answer, job.handles, bool(body.specjax_rounds)):
+        yield chunk | extra()
+    if with_usage:
+        yield answer.closing(job.handles)
 
 
 async def _chunks(answer: Answer, handles: Sequence[Handle], figures: bool) -> AsyncIterator[dict]:
@@ -81,11 +89,11 @@ async def _chunks(answer: Answer, handles: Sequence[Handle], figures: bool) -> A
         reader = (answer.chat or TurnForm()).reader()
         told = 0
 
-        def send(delta: dict, end: str | None = None) -> None:
+        def send(delta: dict, **end) -> None:
             nonlocal told
             new = slice(told, len(handle.rounds))
             told = new.stop
-            arrived.put_nowait(answer.chunk(number, delta, handle, new, figures=figures, end=end))
+            arrived.put_nowait(answer.chunk(number, delta, handle, new, figures=figures, **end))
 
         try:
             async for piece in handle:
@@ -94,7 +102,7 @@ async def _chunks(answer: Answer, handles: Sequence[Handle], figures: bool) -> A
             result = await handle
             for delta in reader.end():
                 send(delta)
-            send({}, end_reason(result, reader.has_calls))
+            send({}, end=end_reason(result, reader.has_calls), stop=result.stop_reason)
             arrived.put_nowait(None)
         except Exception as error:
             arrived.put_nowait(error)
