@@ -13,6 +13,7 @@ from ..requests.constraint import Constraint
 from ..requests.grammar_masks import RowGrammar
 from ..requests.vocabulary import decode_continuation
 from ..text.result import Result, settled_text
+from .fair_queue import Standing
 from .prompt_scores import Scores
 
 
@@ -38,6 +39,7 @@ class Handle:
 
     Attributes:
       batch: the prompt and its options, see ``request.read_request``.
+      standing: its place among requests that wait.
       token_ids: the new tokens so far.
       drafted: the drafted tokens so far that the target scored.
       rounds: drafted, accepted and emitted tokens of each round so far. It grows after
@@ -53,9 +55,12 @@ class Handle:
         if not asked for.
     """
 
-    def __init__(self, engine: Driver, batch: Batch, depth: int, prompt_top: int | None = None):
+    def __init__(
+        self, engine: Driver, batch: Batch, depth: int, prompt_top: int | None = None, standing: Standing | None = None
+    ):
         self._engine = engine
         self.batch = batch
+        self.standing = standing or Standing()
         self.token_ids: list[int] = []
         self.drafted = 0
         self.rounds = list[tuple[int, int, int]]()
@@ -74,6 +79,11 @@ class Handle:
     def prompt(self) -> list[int]:
         """The prompt's token ids."""
         return self.batch.prompts[0]
+
+    @property
+    def cost(self) -> int:
+        """The most positions that prompt and text may have."""
+        return int(self.batch.requests.limit[0])
 
     @property
     def constraint(self) -> Constraint | RowGrammar | None:
@@ -96,9 +106,9 @@ class Handle:
         assert self._outcome is not None
         raise self._outcome
 
-    def cancel(self) -> None:
-        """Ends the request. The next step of the engine frees its slot."""
-        self.end(CancelledError("the request was cancelled; submit it again for its result"))
+    def cancel(self, reason: CancelledError | None = None) -> None:
+        """Ends the request, with the error ``reason``. The next step of the engine frees its slot."""
+        self.end(reason or CancelledError("the request was cancelled; submit it again for its result"))
 
     def __iter__(self) -> Iterator[str]:
         text = ""

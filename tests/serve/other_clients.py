@@ -61,8 +61,14 @@ def test_instructor_fills_a_model(url):
     assert isinstance(ask(model="tiny-python", messages=ASKED, response_model=Weather, max_tokens=60), Weather)
 
 
-@pytest.mark.parametrize("kind", [agents.OpenAIChatCompletionsModel, agents.OpenAIResponsesModel])
-def test_an_agent_calls_its_tool(url, kind):
+@pytest.mark.parametrize(
+    ("kind", "after"),
+    [
+        (agents.OpenAIChatCompletionsModel, "run_llm_again"),
+        (agents.OpenAIResponsesModel, "stop_on_first_tool"),  # it takes no text that its bound cuts off
+    ],
+)
+def test_an_agent_calls_its_tool(url, kind, after):
     agents.set_tracing_disabled(True)
     seen = []
 
@@ -76,7 +82,8 @@ def test_an_agent_calls_its_tool(url, kind):
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
             model = kind(model="tiny-python", openai_client=client)
             demands = agents.ModelSettings(tool_choice="required", max_tokens=50, parallel_tool_calls=False)
-            agent = agents.Agent("guide", instructions="Be kind.", model=model, tools=[weather], model_settings=demands)
+            own = dict(tools=[weather], model_settings=demands, tool_use_behavior=after)
+            agent = agents.Agent("guide", instructions="Be kind.", model=model, **own)
             return await agents.Runner.run(agent, "How is the weather in Bonn?", max_turns=3)
 
     result = asyncio.run(run())
