@@ -36,6 +36,8 @@ class Serve:
       host: address to listen on, by default this machine only.
       port: port; 0 is any free one.
       deadline: seconds that accepted requests have after SIGTERM or Ctrl-C.
+      drain_delay: seconds before these, in which /health is 503 already, so that a load balancer
+        sends no more requests, and the server still takes them.
       warm_up: "first" answers as soon as plain decoding is compiled, and compiles the method's
         programs meanwhile; "all" compiles all programs before it answers.
     """
@@ -43,6 +45,7 @@ class Serve:
     host: str = "127.0.0.1"
     port: int = flag(8000, least=0, most=65535)
     deadline: int = flag(30, least=0, metavar="SECONDS")
+    drain_delay: int = flag(0, least=0, metavar="SECONDS")
     warm_up: str = flag("first", choices=("first", "all"))
 
 
@@ -109,7 +112,8 @@ def run(args: argparse.Namespace) -> None:
                 print(say, *filter(None, [folder and kept]), sep="\n", file=sys.stderr, flush=True)
                 warm.go_on()
 
-            server.run(application, bound, deadline=args.deadline, ready=ready, end_at_once=end_at_once)
+            times = dict(deadline=args.deadline, delay=args.drain_delay)
+            server.run(application, bound, **times, ready=ready, end_at_once=end_at_once)
             if warm.waiting:  # a compilation cannot be interrupted
                 end_at_once(0)
 

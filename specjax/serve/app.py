@@ -4,6 +4,7 @@ import dataclasses
 import hmac
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,7 @@ except ImportError as error:
 from .. import __version__
 from ..engine import Engine
 from ..errors import SpecjaxError
-from .bodies import check_model
+from .bodies import check_model, key_of
 from .chat_schema import ChatRequest
 from .description import describe, with_body
 from .endpoints import chat, complete, count_tokens, longest, respond, write_message
@@ -60,6 +61,7 @@ def make_app(
     app.state.sampling = engine.target.sampling if options.generation_config == "auto" else {}
     app.state.largest_body = options.largest_body
     app.state.gate = Gate(engine.slots + options.queue)
+    app.state.compilers = ThreadPoolExecutor(1, "specjax constraints")  # so that other requests do not wait
     app.state.began = int(time.time())
     app.state.spelling = Spelling(engine.target)
     app.state.compiling = compiling
@@ -94,9 +96,7 @@ def _routes(api_key: str | None) -> APIRouter:
 
 
 async def _check_key(api_key: str | None, request: Request) -> None:
-    headers = request.headers  # Anthropic's clients send the second one
-    key = headers.get("authorization", "").removeprefix("Bearer ") or headers.get("x-api-key", "")
-    if api_key is not None and not hmac.compare_digest(key.encode(), api_key.encode()):
+    if api_key is not None and not hmac.compare_digest(key_of(request).encode(), api_key.encode()):
         message = "the API key is missing or wrong; send the header Authorization: Bearer KEY"
         raise ServeError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
@@ -130,8 +130,9 @@ async def health(request: Request) -> Response:
     are compiled, "compiling" has their number.
     """
     state = request.app.state
-    if state.gate.is_stopping or not state.engine.is_started:
-        raise ServeError(503, "the server stops and takes no new requests; send them to another server")
+    if state.gate.is_draining or not state.engine.is_started:
+        problem = ServeError(503, "the server stops and takes no new requests; send them to another server")
+        return JSONResponse({"status": "draining"} | problem.as_dict(), problem.status)
     compiling = state.compiling()
     return JSONResponse({"status": "ok"} | ({"compiling": compiling} if compiling else {}))
 

@@ -28,6 +28,12 @@ async def read_json(request: Request) -> Any:
     return parse_json("the body", bytes(text))
 
 
+def key_of(request: Request) -> str:
+    """The API key of a request, or an empty text."""
+    headers = request.headers  # Anthropic's clients send the second one
+    return headers.get("authorization", "").removeprefix("Bearer ") or headers.get("x-api-key", "")
+
+
 async def read(request: Request, kind: type[Body]) -> Body:
     """The request, for the served model."""
     body = read_body(kind, await read_json(request))

@@ -4,20 +4,23 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from ..engine import Engine, Handle
+from ..engine import Engine, Handle, Standing
 from ..requests.chat import render_chat
+from ..requests.options import CONSTRAINTS
 from ..requests.prompts import encode_prompts
 from .answers import Answer
-from .bodies import read
+from .bodies import key_of, read
 from .chat_schema import ChatRequest
 from .conversations import read_conversation
 from .dialect import Dialect
-from .errors import ServeError, error_of
+from .errors import ServeError, error_of, out_of_time
+from .gate import Job
 from .messages import MessageBlocks, MessagesRequest
 from .response_items import ResponseItems
 from .responses import ResponsesRequest
@@ -41,6 +44,11 @@ class Prepared:
     options: dict[str, Any]
     echoes: list[str]
     form: TurnForm | None = None
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the texts have a constraint, which may take seconds to compile."""
+        return any(self.options.get(name) is not None for name in (*CONSTRAINTS, "response_format"))
 
 
 async def complete(request: Request) -> Response:
@@ -137,36 +145,38 @@ async def _answer(
     if body.stream_options is not None and not body.stream:
         raise ServeError(400, "stream_options needs stream; set stream to true", param="stream_options")
     job = state.gate.enter(prompts * samples)
+    stream = None
     try:
-        asked = await asyncio.to_thread(prepare)
-        answer = Answer(state.spelling, state.name, asked.form, asked.options["seed"], asked.echoes, samples)
-        job.handles = await asyncio.to_thread(_submit, state.engine, asked, samples)
+        async with asyncio.timeout(body.timeout) as limit:
+            asked = await asyncio.to_thread(prepare)
+            answer = Answer(state.spelling, state.name, asked.form, asked.options["seed"], asked.echoes, samples)
+            standing = Standing(body.priority or 0, f"{key_of(request)} {body.user or ''}")
+            submit = partial(_submit, state.engine, asked, samples, standing, job)
+            await asyncio.get_running_loop().run_in_executor(state.compilers if asked.is_constrained else None, submit)
+        if (end := limit.when()) is not None:
+            job.deadline = asyncio.get_running_loop().call_at(end, job.cancel, out_of_time(body.timeout))
         for handle in job.handles:
             state.metrics.follow(handle, began)
         if body.stream:
-            return Stream(state.gate, job, events(answer, body, job, dialect))
+            parts = events(answer, body, job, dialect)
+            stream = Stream(state.gate, job, parts, lambda: state.engine.num_waiting > 0)
+            return stream
         results = await while_connected(request.receive, asyncio.gather(*map(_finish, job.handles)))
-        response = JSONResponse(dialect.whole(answer.whole(job.handles, results)))
+        return JSONResponse(dialect.whole(answer.whole(job.handles, results)))
+    except TimeoutError:
+        raise out_of_time(body.timeout).problem from None
     except Exception as error:
         raise error_of(error) from error
     finally:
-        if not body.stream or not job.handles:
+        if stream is None:  # else it leaves at its end
             state.gate.leave(job)
-    return response
 
 
-def _submit(engine: Engine, asked: Prepared, samples: int) -> list[Handle]:
-    """The handles of all texts; none is left in the engine if one is refused."""
-    handles: list[Handle] = []
-    try:
-        for prompt in asked.prompts:
-            for sample in range(samples):
-                handles.append(engine.submit(**prompt, sample=sample, **asked.options))
-    except Exception:
-        for handle in handles:
-            handle.cancel()
-        raise
-    return handles
+def _submit(engine: Engine, asked: Prepared, samples: int, standing: Standing, job: Job) -> None:
+    """Gives the handles of all texts to the job."""
+    for prompt in asked.prompts:
+        for sample in range(samples):
+            job.add(engine.submit(**prompt, sample=sample, standing=standing, **asked.options))
 
 
 async def _finish(handle: Handle):

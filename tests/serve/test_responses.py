@@ -69,7 +69,9 @@ def test_a_schema_and_a_tool_are_enforced(respond):
         assert item.type == "function_call" and json.loads(item.arguments)["city"] in ("Bonn", "Ulm")
 
 
-@pytest.mark.parametrize("fields", [dict(extra_body=dict(choices=["a text of several words"])), ONE_CALL], ids=["text", "call"])
+@pytest.mark.parametrize(
+    "fields", [dict(extra_body=dict(choices=["a text of several words"])), ONE_CALL], ids=["text", "call"]
+)
 def test_a_stream_builds_the_whole_response(client, respond, fields):
     """The client builds the response of a stream from its events, and checks their order."""
     whole = respond("hi", **fields)
