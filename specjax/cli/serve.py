@@ -68,7 +68,9 @@ _SERVER = {
     "generation_config": dict(choices=GENERATION_CONFIGS),
     "queue": dict(least=0),
     "largest_body": dict(flags=("--max-body-bytes",), least=1),
+    "traces": dict(flags=("--otlp-traces-endpoint",), metavar="URL"),
 }
+_TRACES = "opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.exporter.otlp"
 FLAGS = (
     {"server": flags_of(Serve) | flags_of(ServerOptions, forms=_SERVER) | CHAT_TEMPLATE}
     | {"engine": flags_of(EngineOptions, forms=_SIZES)}
@@ -84,6 +86,8 @@ def run(args: argparse.Namespace) -> None:
     """Serves until a signal."""
     drafting = drafting_options(args)
     check_method(args, choose_method(args), drafting)
+    if args.traces is not None:
+        check_extra("otel", _TRACES, "--otlp-traces-endpoint")
     check_extra("serve", ("fastapi", "uvicorn", "prometheus_client"), "specjax serve")
     from ..serve import app, server
 
@@ -95,7 +99,7 @@ def run(args: argparse.Namespace) -> None:
         engine = make_engine(args, drafting)
         name = args.name or args.model
         key = args.api_key or os.environ.get(KEY) or None
-        fields = {field: getattr(args, field) for field in ("generation_config", "queue", "largest_body")}
+        fields = {field: getattr(args, field) for field in ("generation_config", "queue", "largest_body", "traces")}
         options = ServerOptions(name=name, api_key=key, **fields)
         warm = WarmStart(engine, lambda line: print(f"specjax: {line}", file=sys.stderr, flush=True))
         application = app.make_app(engine, options, compiling=lambda: len(warm.waiting))
@@ -114,6 +118,8 @@ def run(args: argparse.Namespace) -> None:
 
             times = dict(deadline=args.deadline, delay=args.drain_delay)
             server.run(application, bound, **times, ready=ready, end_at_once=end_at_once)
+            if application.state.traces is not None:
+                application.state.traces.close()
             if warm.waiting:  # a compilation cannot be interrupted
                 end_at_once(0)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Protocol
 
@@ -40,6 +41,8 @@ class Handle:
     Attributes:
       batch: the prompt and its options, see ``request.read_request``.
       standing: its place among requests that wait.
+      begins: the begin of each of its stages so far, "queue", "read" and "rounds", as readings of
+        ``time.perf_counter``.
       token_ids: the new tokens so far.
       drafted: the drafted tokens so far that the target scored.
       rounds: drafted, accepted and emitted tokens of each round so far. It grows after
@@ -61,6 +64,7 @@ class Handle:
         self._engine = engine
         self.batch = batch
         self.standing = standing or Standing()
+        self.begins = {"queue": time.perf_counter()}
         self.token_ids: list[int] = []
         self.drafted = 0
         self.rounds = list[tuple[int, int, int]]()
@@ -94,6 +98,11 @@ class Handle:
     def is_over(self) -> bool:
         """Whether the request has ended, has failed or was cancelled."""
         return self._outcome is not None
+
+    @property
+    def outcome(self) -> Result | Exception | None:
+        """The result of a request that has ended, or its error; None before."""
+        return self._outcome
 
     def result(self) -> Result:
         """The result, after the request has ended; without a started engine this call drives it.

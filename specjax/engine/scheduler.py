@@ -1,6 +1,7 @@
 """Which requests of an engine wait, which one is read, and which have a slot."""
 
 import threading
+import time
 from typing import NamedTuple
 
 from .constraints import Constraints
@@ -118,6 +119,7 @@ class Scheduler:
             if state is not None:
                 self.reading = Row(handle, self._slots.index(None), state, compile_seconds)
                 self._waiting.pop()
+                handle.begins["read"] = time.perf_counter()
 
     def begin_decoding(self) -> None:
         """Puts the row that is read into its slot."""

@@ -60,8 +60,8 @@ class Answer:
         new: slice,
         *,
         figures: bool,
-        end: str | None = None,
-        stop: str | int | None = None,
+        result: Result | None = None,
+        has_calls: bool = False,
     ) -> dict:
         """A chunk of text ``number``.
 
@@ -69,8 +69,8 @@ class Answer:
           delta: the new part of the message, see ``turns``.
           new: the rounds of the handle that the chunk tells of.
           figures: whether the chunk has the figures of each round and the texts of its tokens.
-          end: the reason why the text has ended, in the last chunk.
-          stop: the stop string or the stop token that ended it, see ``Result.stop_reason``.
+          result: the result of the text, in its last chunk.
+          has_calls: whether the text has calls of tools.
         """
         begin = sum(emitted for _, _, emitted in handle.rounds[: new.start])
         rounds = handle.rounds[new]
@@ -81,6 +81,10 @@ class Answer:
             own["rounds"] = [list(each) for each in rounds]
             own["tokens"] = [self.spelling.text_of(token) for token in handle.token_ids[tokens]]
             own["accepted_by_position"] = list(handle.accepted_at)
+            if result is not None:
+                own["choices"] = [[each.name, each.rounds, each.tokens] for each in result.stats.choices]
+        end = None if result is None else end_reason(result, has_calls)
+        stop = None if result is None else result.stop_reason
         return self._envelope([self._choice(number, held, end, handle, tokens, stop)], ".chunk") | {"specjax": own}
 
     def opening(self, number: int) -> dict:

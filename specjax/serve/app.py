@@ -45,8 +45,8 @@ def make_app(
 ) -> FastAPI:
     """The application of a started engine.
 
-    Its ``state`` has ``engine``, ``gate``, ``name``, ``sampling``, ``largest_body`` and
-    ``metrics``.
+    Its ``state`` has ``engine``, ``gate``, ``name``, ``sampling``, ``largest_body``, ``metrics``
+    and ``traces``.
 
     Args:
       compiling: the number of programs that are still compiled, see ``engine.WarmStart``.
@@ -66,6 +66,7 @@ def make_app(
     app.state.spelling = Spelling(engine.target)
     app.state.compiling = compiling
     app.state.metrics = Metrics(engine, name, compiling)
+    app.state.traces = _traces(options.traces, name)
     app.include_router(_routes(options.api_key))
     app.add_api_route("/", show_page, methods=["GET"])
     app.add_api_route("/health", health, methods=["GET"])
@@ -78,6 +79,15 @@ def make_app(
     return app
 
 
+def _traces(address: str | None, name: str):
+    """The ``Traces`` that go to an address, or None without one."""
+    if address is None:
+        return None
+    from .traces import Traces  # an extra of its own
+
+    return Traces.to_collector(address, name)
+
+
 def _routes(api_key: str | None) -> APIRouter:
     """The routes that need the key."""
     router = APIRouter(dependencies=[Depends(partial(_check_key, api_key))])
@@ -86,7 +96,9 @@ def _routes(api_key: str | None) -> APIRouter:
     router.add_api_route("/v1/completions", complete, **with_body(CompletionRequest))
     router.add_api_route("/v1/chat/completions", chat, **with_body(ChatRequest))
     router.add_api_route("/v1/responses", respond, **with_body(ResponsesRequest))
-    router.add_api_route("/v1/responses/{name:path}", find_response, methods=["GET", "POST", "DELETE"])
+    router.add_api_route(
+        "/v1/responses/{name:path}", find_response, methods=["GET", "POST", "DELETE"], include_in_schema=False
+    )
     router.add_api_route("/v1/messages", write_message, **with_body(MessagesRequest))
     router.add_api_route("/v1/messages/count_tokens", count_tokens, **with_body(MessagesRequest))
     router.add_api_route("/tokenize", tokenize, **with_body(TokenizeRequest))

@@ -157,6 +157,8 @@ async def _answer(
             job.deadline = asyncio.get_running_loop().call_at(end, job.cancel, out_of_time(body.timeout))
         for handle in job.handles:
             state.metrics.follow(handle, began)
+            if state.traces is not None:
+                state.traces.follow(handle, request.headers)
         if body.stream:
             parts = events(answer, body, job, dialect)
             stream = Stream(state.gate, job, parts, lambda: state.engine.num_waiting > 0)

@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ..engine import Handle
 from ..errors import CancelledError
-from .answers import Answer, end_reason
+from .answers import Answer
 from .dialect import Dialect
 from .errors import error_of
 from .gate import Gate, Job
@@ -135,7 +135,7 @@ async def _chunks(answer: Answer, handles: Sequence[Handle], figures: bool) -> A
             result = await handle
             for delta in reader.end():
                 await put(delta)
-            await put({}, end=end_reason(result, reader.has_calls), stop=result.stop_reason)
+            await put({}, result=result, has_calls=reader.has_calls)
             await arrived.put(None)
         except Exception as error:
             await arrived.put(error)
