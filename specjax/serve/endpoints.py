@@ -15,7 +15,7 @@ from ..requests.chat import render_chat
 from ..requests.options import CONSTRAINTS
 from ..requests.prompts import encode_prompts
 from .answers import Answer
-from .bodies import key_of, read
+from .bodies import owner_of, read
 from .chat_schema import ChatRequest
 from .conversations import read_conversation
 from .dialect import Dialect
@@ -150,7 +150,7 @@ async def _answer(
         async with asyncio.timeout(body.timeout) as limit:
             asked = await asyncio.to_thread(prepare)
             answer = Answer(state.spelling, state.name, asked.form, asked.options["seed"], asked.echoes, samples)
-            standing = Standing(body.priority or 0, f"{key_of(request)} {body.user or ''}")
+            standing = Standing(body.priority or 0, owner_of(request, body.user))
             submit = partial(_submit, state.engine, asked, samples, standing, job)
             await asyncio.get_running_loop().run_in_executor(state.compilers if asked.is_constrained else None, submit)
         if (end := limit.when()) is not None:
