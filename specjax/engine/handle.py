@@ -116,7 +116,7 @@ class Handle:
         raise self._outcome
 
     def cancel(self, reason: CancelledError | None = None) -> None:
-        """Ends the request, with the error ``reason``. The next step of the engine frees its slot."""
+        """Ends the request with ``reason``. The next step of the engine frees its slot."""
         self.end(reason or CancelledError("the request was cancelled; submit it again for its result"))
 
     def __iter__(self) -> Iterator[str]:

@@ -18,7 +18,7 @@ from .schema import Common
 from .turns import TurnForm
 
 _PATIENCE, _LONGEST_PATIENCE = 1.0, 60.0
-"""The seconds that a client may leave a full buffer unread while others wait, and while none does."""
+"""The seconds that a client may leave a full buffer unread: while others wait, and while not."""
 
 
 async def while_connected(receive: Receive, work: Awaitable, *ends: Awaitable) -> Any:
