@@ -6,6 +6,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Protocol
 
+import numpy as np
+
 from ..checkpoints.load import LanguageModel
 from ..core.logprobs import Logprobs
 from ..errors import CancelledError, RequestError
@@ -41,6 +43,7 @@ class Handle:
     Attributes:
       batch: the prompt and its options, see ``request.read_request``.
       standing: its place among requests that wait.
+      cost: the most positions that prompt and text may have.
       begins: the begin of each of its stages so far, "queue", "read" and "rounds", as readings of
         ``time.perf_counter``.
       token_ids: the new tokens so far.
@@ -64,6 +67,7 @@ class Handle:
         self._engine = engine
         self.batch = batch
         self.standing = standing or Standing()
+        self.cost = int(np.asarray(batch.requests.limit)[0])
         self.begins = {"queue": time.perf_counter()}
         self.token_ids: list[int] = []
         self.drafted = 0
@@ -85,11 +89,6 @@ class Handle:
         return self.batch.prompts[0]
 
     @property
-    def cost(self) -> int:
-        """The most positions that prompt and text may have."""
-        return int(self.batch.requests.limit[0])
-
-    @property
     def constraint(self) -> Constraint | RowGrammar | None:
         """The constraint of the text, on the host; or None."""
         return self.batch.constraints[0]
@@ -103,6 +102,12 @@ class Handle:
     def outcome(self) -> Result | Exception | None:
         """The result of a request that has ended, or its error; None before."""
         return self._outcome
+
+    def stages(self, end: float) -> list[tuple[str, float, float]]:
+        """The name, the begin and the end of each stage so far; the newest ends at ``end``."""
+        begins = [*self.begins.items()]  # the engine may add one
+        ends = [begin for _, begin in begins[1:]] + [end]
+        return [(name, begin, after) for (name, begin), after in zip(begins, ends)]
 
     def result(self) -> Result:
         """The result, after the request has ended; without a started engine this call drives it.

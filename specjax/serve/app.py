@@ -144,7 +144,8 @@ async def health(request: Request) -> Response:
     state = request.app.state
     if state.gate.is_draining or not state.engine.is_started:
         problem = ServeError(503, "the server stops and takes no new requests; send them to another server")
-        return JSONResponse({"status": "draining"} | problem.as_dict(), problem.status)
+        status = "draining" if state.gate.is_draining else "stopped"
+        return JSONResponse({"status": status} | problem.as_dict(), problem.status)
     compiling = state.compiling()
     return JSONResponse({"status": "ok"} | ({"compiling": compiling} if compiling else {}))
 

@@ -86,8 +86,7 @@ class Metrics:
 
     def forget(self, handle: Handle) -> None:
         """Counts the end of a request."""
-        times = [*handle.begins.values(), time.perf_counter()]
-        for stage, begin, end in zip(handle.begins, times, times[1:]):
+        for stage, begin, end in handle.stages(time.perf_counter()):
             self._stages[stage].observe(end - begin)
         self._live.discard(handle)
 

@@ -21,7 +21,7 @@ from ..text.result import Result
 class Traces:
     """Makes a span of each request, with a child for each of its stages.
 
-    The stages are those of ``Handle.begins``. Spans belong to the trace that the header
+    The stages are those of ``Handle.stages``. Spans belong to the trace that the header
     ``traceparent`` of the request names. The names of attributes are those of OpenTelemetry's
     conventions for generative AI, and begin with ``specjax`` where these have none.
 
@@ -61,8 +61,8 @@ class Traces:
 
     def _tell(self, handle: Handle, context: Context) -> None:
         end = time.perf_counter()
-        times = [*handle.begins.values(), end]
-        span = self._tracer.start_span("request", context, SpanKind.SERVER, start_time=_nanoseconds(times[0]))
+        stages = handle.stages(end)
+        span = self._tracer.start_span("request", context, SpanKind.SERVER, start_time=_nanoseconds(stages[0][1]))
         span.set_attributes(
             {
                 "gen_ai.request.model": self._name,
@@ -80,7 +80,7 @@ class Traces:
         else:
             span.set_status(Status(StatusCode.ERROR, str(outcome)))
         inside = set_span_in_context(span, context)
-        for stage, begin, finish in zip(handle.begins, times, times[1:]):
+        for stage, begin, finish in stages:
             child = self._tracer.start_span(stage, inside, start_time=_nanoseconds(begin))
             child.end(_nanoseconds(finish))
         span.end(_nanoseconds(end))
