@@ -58,7 +58,8 @@ def test_texts_are_those_of_each_request_alone(engine, alone):
     assert {handle.result().finish_reason for handle in handles} == {"stop", "length"}
 
 
-@pytest.mark.parametrize("rounds", [pytest.param(5, marks=pytest.mark.slow), None])
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [5, None])
 def test_several_rounds_in_a_step_change_neither_texts_nor_figures(target, alone, rounds):
     """With 5 rounds a step goes on beyond a stop string and beyond ends of rows. None: by measured times."""
     engine = Engine(target, **SETTING, slots=2, chunk=16, rounds=rounds)

@@ -18,6 +18,7 @@ def load_example(name: str):
     return module
 
 
+@pytest.mark.slow
 def test_own_loop_with_a_greedy_rule_writes_the_greedy_text():
     """The oracle is the argmax of a forward without a cache."""
     prompts, new = [[284, 511, 7], [262, 1031]], load_example("own_loop").main()
