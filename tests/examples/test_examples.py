@@ -34,6 +34,7 @@ def test_own_model_decodes_the_same_with_every_drafter():
     assert texts["ngram"] == texts["plain"] and texts["draft"] == texts["plain"]
 
 
+@pytest.mark.slow
 def test_parameters_of_a_trainer_decode_and_are_replaced_without_compiling():
     before, after = load_example("from_trainer").main()
     assert len(before) == len(after) == 16 and before != after

@@ -52,7 +52,9 @@ def random_arguments(
 
 
 @pytest.mark.skipif(not INTERPRET, reason="the products of a GPU round float32 numbers")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case == "a tree of 6" else ()) for case in CASES]
+)
 def test_kernel_and_products_against_the_definition(case: str):
     arguments, scores = random_arguments(**CASES[case])
     qkv, angles, past, length, earlier, mask, positions = arguments
