@@ -51,12 +51,7 @@ def test_rest_at_once_after_a_cached_prefix(case: Case):
     check(rest_at_once(case.model, case.tokens, start, case.prompt), case, start)
 
 
-FIRST_TIER = ("qwen3", "qwen3_5", "qwen2_moe_sliding")  # keys and values, recurrent states, windows
-
-
-@pytest.mark.parametrize(
-    "case", [pytest.param(name, marks=() if name in FIRST_TIER else pytest.mark.slow) for name in NAMES], indirect=True
-)
+@pytest.mark.parametrize("case", CACHED, indirect=True)
 def test_rest_token_by_token_after_a_cached_prefix(case: Case):
     start = prefixes(case)
     check(token_by_token(case.model, case.tokens, start, case.prompt), case, start)
