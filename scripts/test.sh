@@ -4,10 +4,11 @@
 #   scripts/test.sh [arguments of pytest]          the first tier
 #   scripts/test.sh --all [arguments of pytest]    both tiers
 #
-# The first tier checks every behaviour. The second tier adds statistics, soaks, the compilers of
-# TPU and GPU, comparisons with transformers on PyTorch, and the documentation. With --all, no test
-# may be skipped. The goals on two cores, besides the set-up, are 8 minutes for the first tier and 40 for both. A test
-# that hangs ends the run.
+# The first tier checks every behaviour. The second tier adds further cases of a behaviour,
+# statistics, soaks, the compilers of TPU and GPU, comparisons with transformers on PyTorch, and the
+# code of examples and of the documentation. With --all, no test may be skipped. The goals on two
+# cores, besides the set-up, are 8 minutes for the first tier and 40 for both. A test that hangs ends
+# the run.
 tier=(-m "not slow")
 if [ "${1:-}" = "--all" ]; then
     shift

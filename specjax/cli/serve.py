@@ -33,6 +33,8 @@ class Serve:
       host: address to listen on, by default this machine only.
       port: port; 0 is any free one.
       deadline: seconds that accepted requests have after SIGTERM or Ctrl-C.
+      drain_delay: seconds before these, in which /health is 503 already, so that a load balancer
+        sends no more requests, and the server still takes them.
       warm_up: "first" answers as soon as plain decoding is compiled, and compiles the method's
         programs meanwhile; "all" compiles all programs before it answers.
     """
@@ -40,6 +42,7 @@ class Serve:
     host: str = "127.0.0.1"
     port: int = flag(8000, least=0, most=65535)
     deadline: int = flag(30, least=0, metavar="SECONDS")
+    drain_delay: int = flag(0, least=0, metavar="SECONDS")
     warm_up: str = flag("first", choices=("first", "all"))
 
 
@@ -62,7 +65,9 @@ _SERVER = {
     "generation_config": dict(choices=GENERATION_CONFIGS),
     "queue": dict(least=0),
     "largest_body": dict(flags=("--max-body-bytes",), least=1),
+    "traces": dict(flags=("--otlp-traces-endpoint",), metavar="URL"),
 }
+_TRACES = "opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.exporter.otlp"
 FLAGS = (
     {"server": flags_of(Serve) | flags_of(ServerOptions, forms=_SERVER) | CHAT_TEMPLATE}
     | {"engine": flags_of(EngineOptions, forms=_SIZES)}
@@ -79,6 +84,8 @@ def run(args: argparse.Namespace) -> None:
     apply_boost(args)
     drafting = drafting_options(args)
     check_method(args, choose_method(args), drafting)
+    if args.traces is not None:
+        check_extra("otel", _TRACES, "--otlp-traces-endpoint")
     check_extra("serve", ("fastapi", "uvicorn", "prometheus_client"), "specjax serve")
     from ..serve import app, server
 
@@ -90,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
         engine = make_engine(args, drafting)
         name = args.name or args.model
         key = args.api_key or os.environ.get(KEY) or None
-        fields = {field: getattr(args, field) for field in ("generation_config", "queue", "largest_body")}
+        fields = {field: getattr(args, field) for field in ("generation_config", "queue", "largest_body", "traces")}
         options = ServerOptions(name=name, api_key=key, **fields)
         warm = WarmStart(engine, lambda line: print(f"specjax: {line}", file=sys.stderr, flush=True))
         application = app.make_app(engine, options, compiling=lambda: len(warm.waiting))
@@ -107,7 +114,10 @@ def run(args: argparse.Namespace) -> None:
                 print(say, *filter(None, [folder and kept]), sep="\n", file=sys.stderr, flush=True)
                 warm.go_on()
 
-            server.run(application, bound, deadline=args.deadline, ready=ready, end_at_once=end_at_once)
+            times = dict(deadline=args.deadline, delay=args.drain_delay)
+            server.run(application, bound, **times, ready=ready, end_at_once=end_at_once)
+            if application.state.traces is not None:
+                application.state.traces.close()
             if warm.waiting:  # a compilation cannot be interrupted
                 end_at_once(0)
 

@@ -5,14 +5,15 @@ pure functions of the device, and ``programs`` compiles them. ``batch_widths`` h
 rows that a round computes. ``request`` reads a request, and ``handle`` is the user's part of it.
 ``prompt_reader`` reads prompts, in chunks that ``step_size`` chooses, and ``prefix_cache`` stores
 their beginnings. ``constraints`` has the table of all requests' constraints. ``scheduler`` gives
-slots to requests, ``engine`` has the step that joins these, and ``warm_start`` compiles programs
-ahead.
+slots to requests in the order of ``fair_queue``, ``engine`` has the step that joins these, and
+``warm_start`` compiles programs ahead.
 """
 
 from .batch_widths import usual_widths
 from .engine import Engine
+from .fair_queue import Standing
 from .handle import Handle
 from .options import EngineOptions
 from .warm_start import WarmStart, warm_up
 
-__all__ = ["Engine", "EngineOptions", "Handle", "WarmStart", "usual_widths", "warm_up"]
+__all__ = ["Engine", "EngineOptions", "Handle", "Standing", "WarmStart", "usual_widths", "warm_up"]

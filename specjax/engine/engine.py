@@ -108,13 +108,14 @@ class Engine(StepThread):
         self._scheduler = Scheduler(options.slots, self.constraints, self.changed)
 
     def submit(
-        self, prompt: Prompt | None = None, *, messages=None, sample: int = 0, prompt_logprobs=None, **options
+        self, prompt: Prompt | None = None, *, messages=None, sample=0, prompt_logprobs=None, standing=None, **options
     ) -> Handle:
         """Adds a request to the queue. Any thread may call this.
 
         Arguments are those of a ``Generator``'s call, for one prompt or one conversation. The text
         is that of the prompt's sample number ``sample`` in a call with the option ``n``. With
-        ``prompt_logprobs`` the prompt is scored too, see ``request.read_request``.
+        ``prompt_logprobs`` the prompt is scored too, see ``request.read_request``. ``standing`` is
+        its ``Standing`` among requests that wait for a slot.
 
         Constraints and scores are compiled in the caller's thread, and the running rows go on.
 
@@ -123,12 +124,13 @@ class Engine(StepThread):
         """
         if self._is_shared and not is_first_host():
             raise RequestError("process 0 takes the requests of an engine on several hosts; call follow() here")
-        given = dict(messages=messages, sample=sample, prompt_logprobs=prompt_logprobs, options=options)
-        return self._submit(given | dict(prompt=prompt))
+        given = dict(prompt=prompt, messages=messages, sample=sample, prompt_logprobs=prompt_logprobs, options=options)
+        return self._submit(dict(given=given, standing=standing))
 
     def _submit(self, arguments: dict) -> Handle:
-        batch = read_request(self.generator, **arguments, capacity=self.capacity, logprobs=self.options.logprobs)
-        handle = Handle(self, batch, self.generator.drafter.depth, arguments["prompt_logprobs"])
+        given = arguments["given"]
+        batch = read_request(self.generator, **given, capacity=self.capacity, logprobs=self.options.logprobs)
+        handle = Handle(self, batch, self.generator.drafter.depth, given["prompt_logprobs"], arguments["standing"])
         if handle.constraint is not None:
             self.constraints.check_size(handle.constraint)
             if not self._is_shared:
@@ -183,17 +185,13 @@ class Engine(StepThread):
                     self._scheduler.is_paused = True
                 self.wait(lambda: self.num_running == 0)
                 with self._stepping:
-                    self._replace(parameters)
+                    self.generator.update(parameters)
+                    self.programs.forget_weights()
+                    self.prefixes.clear()
             finally:
                 with self.changed:
                     self._scheduler.is_paused = False
                     self.changed.notify_all()
-
-    def _replace(self, parameters) -> None:
-        """Replaces the weights while no row runs. Results of the old weights are dropped here."""
-        self.generator.update(parameters)
-        self.programs.forget_weights()
-        self.prefixes.clear()
 
     @property
     def target(self) -> LanguageModel:

@@ -2,8 +2,11 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Protocol
+
+import numpy as np
 
 from ..checkpoints.load import LanguageModel
 from ..core.logprobs import Logprobs
@@ -13,6 +16,7 @@ from ..requests.constraint import Constraint
 from ..requests.grammar_masks import RowGrammar
 from ..requests.vocabulary import decode_continuation
 from ..text.result import Result, settled_text
+from .fair_queue import Standing
 from .prompt_scores import Scores
 
 
@@ -38,6 +42,10 @@ class Handle:
 
     Attributes:
       batch: the prompt and its options, see ``request.read_request``.
+      standing: its place among requests that wait.
+      cost: the most positions that prompt and text may have.
+      begins: the begin of each of its stages so far, "queue", "read" and "rounds", as readings of
+        ``time.perf_counter``.
       token_ids: the new tokens so far.
       drafted: the drafted tokens so far that the target scored.
       rounds: drafted, accepted and emitted tokens of each round so far. It grows after
@@ -53,9 +61,14 @@ class Handle:
         if not asked for.
     """
 
-    def __init__(self, engine: Driver, batch: Batch, depth: int, prompt_top: int | None = None):
+    def __init__(
+        self, engine: Driver, batch: Batch, depth: int, prompt_top: int | None = None, standing: Standing | None = None
+    ):
         self._engine = engine
         self.batch = batch
+        self.standing = standing or Standing()
+        self.cost = int(np.asarray(batch.requests.limit)[0])
+        self.begins = {"queue": time.perf_counter()}
         self.token_ids: list[int] = []
         self.drafted = 0
         self.rounds = list[tuple[int, int, int]]()
@@ -85,6 +98,17 @@ class Handle:
         """Whether the request has ended, has failed or was cancelled."""
         return self._outcome is not None
 
+    @property
+    def outcome(self) -> Result | Exception | None:
+        """The result of a request that has ended, or its error; None before."""
+        return self._outcome
+
+    def stages(self, end: float) -> list[tuple[str, float, float]]:
+        """The name, the begin and the end of each stage so far; the newest ends at ``end``."""
+        begins = [*self.begins.items()]  # the engine may add one
+        ends = [begin for _, begin in begins[1:]] + [end]
+        return [(name, begin, after) for (name, begin), after in zip(begins, ends)]
+
     def result(self) -> Result:
         """The result, after the request has ended; without a started engine this call drives it.
 
@@ -96,9 +120,9 @@ class Handle:
         assert self._outcome is not None
         raise self._outcome
 
-    def cancel(self) -> None:
-        """Ends the request. The next step of the engine frees its slot."""
-        self.end(CancelledError("the request was cancelled; submit it again for its result"))
+    def cancel(self, reason: CancelledError | None = None) -> None:
+        """Ends the request with ``reason``. The next step of the engine frees its slot."""
+        self.end(reason or CancelledError("the request was cancelled; submit it again for its result"))
 
     def __iter__(self) -> Iterator[str]:
         text = ""

@@ -1,5 +1,6 @@
 """Whether the slots of an engine fit the memory of its device."""
 
+import os
 from pathlib import Path
 
 import jax
@@ -8,6 +9,7 @@ from jax.sharding import Mesh
 from ..errors import RequestError
 
 _MEMINFO = Path("/proc/meminfo")
+_STATM = Path("/proc/self/statm")
 
 
 def free_bytes(device) -> int | None:
@@ -21,6 +23,17 @@ def free_bytes(device) -> int | None:
         return None
     (line,) = [line for line in _MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:")]
     return int(line.split()[1]) * 1024
+
+
+def used_bytes() -> int:
+    """The bytes in use on the first device, and for a CPU those of the process.
+
+    0 where nobody says it.
+    """
+    (device, *_) = jax.local_devices()
+    if stats := device.memory_stats():
+        return stats.get("bytes_in_use", 0)
+    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if _STATM.exists() else 0
 
 
 def check_memory(row, slots: int, copies: int, beside: int, mesh: Mesh | None = None) -> None:

@@ -112,6 +112,8 @@ class Reader:
             programs.admit(row.arrays, unread + 1, filled, row.drafted, row.slot)
             row.filled = row.drafted = None
         row.began = time.perf_counter()
+        if is_read:
+            row.handle.begins["rounds"] = row.began
         row.prefill_seconds += row.began - began - (programs.compile_seconds - compiled)
         return is_read
 

@@ -1,10 +1,11 @@
 """Which requests of an engine wait, which one is read, and which have a slot."""
 
 import threading
-from collections import deque
+import time
 from typing import NamedTuple
 
 from .constraints import Constraints
+from .fair_queue import FairQueue
 from .handle import Handle
 from .prompt_reader import Row
 
@@ -24,7 +25,7 @@ class Changes(NamedTuple):
 
 
 class Scheduler:
-    """Gives free slots to requests, in the order in which the requests came.
+    """Gives free slots to requests, in the order of a ``FairQueue``.
 
     ``add``, ``has_work``, ``num_running`` and ``num_waiting`` are for any thread, and all other
     functions for the thread that makes the engine's steps.
@@ -46,7 +47,7 @@ class Scheduler:
         self._constraints = constraints
         self._changed = changed
         self._arrivals: list[tuple[Handle, dict]] = []
-        self._waiting: deque[Handle] = deque()
+        self._waiting: FairQueue[Handle] = FairQueue()
 
     def add(self, handle: Handle, arguments: dict) -> None:
         """Adds a request to the queue; ``arguments``: see ``Changes.arrivals``."""
@@ -98,8 +99,9 @@ class Scheduler:
             handles = self.handles
             over = [i for i, handle in enumerate(handles) if handle.is_over]
             cancelled = {handles[i] for i in over}
-            queue = [*self._waiting, *(handle for handle, _ in arrivals)]
-            self._waiting = deque(handle for handle in queue if handle not in cancelled)
+            self._waiting.remove(cancelled)
+            for handle, _ in arrivals:
+                self._waiting.add(handle, handle.standing, handle.cost)
         return Changes([arguments for _, arguments in arrivals], over, cancelled)
 
     def take_next(self, compile_seconds: float) -> None:
@@ -112,11 +114,12 @@ class Scheduler:
         with self._changed:
             if self.is_paused or self.reading is not None or not self._waiting or None not in self._slots:
                 return
-            handle = self._waiting[0]
+            handle = self._waiting.first
             state = self._constraints.hold(handle.constraint)
             if state is not None:
                 self.reading = Row(handle, self._slots.index(None), state, compile_seconds)
-                self._waiting.popleft()
+                self._waiting.pop()
+                handle.begins["read"] = time.perf_counter()
 
     def begin_decoding(self) -> None:
         """Puts the row that is read into its slot."""

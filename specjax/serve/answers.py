@@ -1,7 +1,6 @@
 """Answers of the OpenAI protocol: whole texts, and the chunks of a stream."""
 
 import dataclasses
-import json
 import time
 import uuid
 from collections.abc import Sequence
@@ -43,7 +42,7 @@ class Answer:
             if self.chat:
                 held = {"message": self.chat.message(result.text)}
             end = end_reason(result, "tool_calls" in held.get("message", ()))
-            choices.append(self._choice(i, held, end, handle, slice(None)))
+            choices.append(self._choice(i, held, end, handle, slice(None), result.stop_reason))
         figures = [_figures(handle) for handle in handles]
         totals: dict[str, Any] = {name: sum(one[name] for one in figures) for name in ("drafted", "accepted")}
         totals["accepted_by_position"] = [sum(column) for column in zip(*(handle.accepted_at for handle in handles))]
@@ -54,7 +53,15 @@ class Answer:
         }
 
     def chunk(
-        self, number: int, delta: dict, handle: Handle, new: slice, *, figures: bool, end: str | None = None
+        self,
+        number: int,
+        delta: dict,
+        handle: Handle,
+        new: slice,
+        *,
+        figures: bool,
+        result: Result | None = None,
+        has_calls: bool = False,
     ) -> dict:
         """A chunk of text ``number``.
 
@@ -62,7 +69,8 @@ class Answer:
           delta: the new part of the message, see ``turns``.
           new: the rounds of the handle that the chunk tells of.
           figures: whether the chunk has the figures of each round and the texts of its tokens.
-          end: the reason why the text has ended, in the last chunk.
+          result: the result of the text, in its last chunk.
+          has_calls: whether the text has calls of tools.
         """
         begin = sum(emitted for _, _, emitted in handle.rounds[: new.start])
         rounds = handle.rounds[new]
@@ -73,7 +81,11 @@ class Answer:
             own["rounds"] = [list(each) for each in rounds]
             own["tokens"] = [self.spelling.text_of(token) for token in handle.token_ids[tokens]]
             own["accepted_by_position"] = list(handle.accepted_at)
-        return self._envelope([self._choice(number, held, end, handle, tokens)], ".chunk") | {"specjax": own}
+            if result is not None:
+                own["choices"] = [[each.name, each.rounds, each.tokens] for each in result.stats.choices]
+        end = None if result is None else end_reason(result, has_calls)
+        stop = None if result is None else result.stop_reason
+        return self._envelope([self._choice(number, held, end, handle, tokens, stop)], ".chunk") | {"specjax": own}
 
     def opening(self, number: int) -> dict:
         """The first chunk of a text: the role of a conversation, or the echo of the prompt."""
@@ -109,10 +121,12 @@ class Answer:
             "choices": choices,
         }
 
-    def _choice(self, number: int, held: dict, end: str | None, handle: Handle, tokens: slice) -> dict:
+    def _choice(
+        self, number: int, held: dict, end: str | None, handle: Handle, tokens: slice, stop: str | int | None
+    ) -> dict:
         """A choice with the log-probabilities of the handle's ``tokens``."""
         logprobs = None
-        own = {}
+        own: dict[str, Any] = {} if end is None else {"stop_reason": stop}  # as in vLLM
         if handle.logprobs or handle.prompt_top is not None:
             logprobs = (chat_logprobs if self.chat else text_logprobs)(self.spelling, handle, tokens)
         if handle.policy_logprobs:
@@ -127,9 +141,3 @@ def _figures(handle: Handle) -> dict[str, Any]:
 def end_reason(result: Result, has_calls: bool) -> str:
     """Why a text has ended, in the protocol's words."""
     return "tool_calls" if has_calls and result.finish_reason == "stop" else result.finish_reason
-
-
-def event(value: dict | str) -> bytes:
-    """A server-sent event."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return f"data: {text}\n\n".encode()

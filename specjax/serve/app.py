@@ -4,6 +4,7 @@ import dataclasses
 import hmac
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -21,18 +22,21 @@ except ImportError as error:
 from .. import __version__
 from ..engine import Engine
 from ..errors import SpecjaxError
-from .bodies import check_model
+from .bodies import check_model, key_of
 from .chat_schema import ChatRequest
 from .description import describe, with_body
-from .endpoints import chat, complete, longest
+from .endpoints import chat, complete, count_tokens, longest, respond, write_message
 from .errors import ServeError, error_of
 from .gate import Gate
 from .logprobs import Spelling
+from .messages import MessagesRequest, error_body
 from .metrics import Metrics
 from .options import ServerOptions
+from .responses import ResponsesRequest
 from .schema import CompletionRequest
 from .tokens import DetokenizeRequest, TokenizeRequest, describe_tokenizer, detokenize, tokenize
 
+_BODIES = CompletionRequest, ChatRequest, ResponsesRequest, MessagesRequest, TokenizeRequest, DetokenizeRequest
 PAGE = Path(__file__).with_name("page.html")
 
 
@@ -41,8 +45,8 @@ def make_app(
 ) -> FastAPI:
     """The application of a started engine.
 
-    Its ``state`` has ``engine``, ``gate``, ``name``, ``sampling``, ``largest_body`` and
-    ``metrics``.
+    Its ``state`` has ``engine``, ``gate``, ``name``, ``sampling``, ``largest_body``, ``metrics``
+    and ``traces``.
 
     Args:
       compiling: the number of programs that are still compiled, see ``engine.WarmStart``.
@@ -51,16 +55,18 @@ def make_app(
     options = dataclasses.replace(options or ServerOptions(), **keywords)
     name = options.name or engine.target.name
     app = FastAPI(title="specjax", redoc_url=None)
-    describe(app, (CompletionRequest, ChatRequest, TokenizeRequest, DetokenizeRequest), __version__)
+    describe(app, _BODIES, __version__)
     app.state.engine = engine
     app.state.name = name
     app.state.sampling = engine.target.sampling if options.generation_config == "auto" else {}
     app.state.largest_body = options.largest_body
     app.state.gate = Gate(engine.slots + options.queue)
+    app.state.compilers = ThreadPoolExecutor(1, "specjax constraints")  # so that other requests do not wait
     app.state.began = int(time.time())
     app.state.spelling = Spelling(engine.target)
     app.state.compiling = compiling
     app.state.metrics = Metrics(engine, name, compiling)
+    app.state.traces = _traces(options.traces, name)
     app.include_router(_routes(options.api_key))
     app.add_api_route("/", show_page, methods=["GET"])
     app.add_api_route("/health", health, methods=["GET"])
@@ -73,6 +79,15 @@ def make_app(
     return app
 
 
+def _traces(address: str | None, name: str):
+    """The ``Traces`` that go to an address, or None without one."""
+    if address is None:
+        return None
+    from .traces import Traces  # an extra of its own
+
+    return Traces.to_collector(address, name)
+
+
 def _routes(api_key: str | None) -> APIRouter:
     """The routes that need the key."""
     router = APIRouter(dependencies=[Depends(partial(_check_key, api_key))])
@@ -80,6 +95,12 @@ def _routes(api_key: str | None) -> APIRouter:
     router.add_api_route("/v1/models/{name:path}", show_model, methods=["GET"])
     router.add_api_route("/v1/completions", complete, **with_body(CompletionRequest))
     router.add_api_route("/v1/chat/completions", chat, **with_body(ChatRequest))
+    router.add_api_route("/v1/responses", respond, **with_body(ResponsesRequest))
+    router.add_api_route(
+        "/v1/responses/{name:path}", find_response, methods=["GET", "POST", "DELETE"], include_in_schema=False
+    )
+    router.add_api_route("/v1/messages", write_message, **with_body(MessagesRequest))
+    router.add_api_route("/v1/messages/count_tokens", count_tokens, **with_body(MessagesRequest))
     router.add_api_route("/tokenize", tokenize, **with_body(TokenizeRequest))
     router.add_api_route("/detokenize", detokenize, **with_body(DetokenizeRequest))
     router.add_api_route("/tokenizer_info", describe_tokenizer, methods=["GET"])
@@ -87,26 +108,31 @@ def _routes(api_key: str | None) -> APIRouter:
 
 
 async def _check_key(api_key: str | None, request: Request) -> None:
-    key = request.headers.get("authorization", "").removeprefix("Bearer ")
-    if api_key is not None and not hmac.compare_digest(key.encode(), api_key.encode()):
+    if api_key is not None and not hmac.compare_digest(key_of(request).encode(), api_key.encode()):
         message = "the API key is missing or wrong; send the header Authorization: Bearer KEY"
         raise ServeError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     problem = error_of(error)
-    return JSONResponse(problem.as_dict(), problem.status, problem.headers)
+    body = error_body(problem) if request.url.path.startswith("/v1/messages") else problem.as_dict()
+    return JSONResponse(body, problem.status, problem.headers)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    routes = "/v1/completions, /v1/chat/completions, /v1/models, the other routes at /docs, or the page at /"
+    routes = "/v1/chat/completions, /v1/completions, /v1/models, the other routes at /docs, or the page at /"
     messages = {
         404: f"there is no {request.url.path}; use {routes}",
         405: f"{request.url.path} does not take {request.method}; use another method",
     }
     problem = ServeError(error.status_code, messages.get(error.status_code, str(error.detail)))
     return JSONResponse(problem.as_dict(), problem.status, error.headers)
+
+
+async def find_response(name: str) -> Response:
+    """Refuses to find an answer of the past."""
+    raise ServeError(404, "the server keeps no responses; send the conversation to /v1/responses", param="response_id")
 
 
 async def health(request: Request) -> Response:
@@ -116,8 +142,10 @@ async def health(request: Request) -> Response:
     are compiled, "compiling" has their number.
     """
     state = request.app.state
-    if state.gate.is_stopping or not state.engine.is_started:
-        raise ServeError(503, "the server stops and takes no new requests; send them to another server")
+    if state.gate.is_draining or not state.engine.is_started:
+        problem = ServeError(503, "the server stops and takes no new requests; send them to another server")
+        status = "draining" if state.gate.is_draining else "stopped"
+        return JSONResponse({"status": status} | problem.as_dict(), problem.status)
     compiling = state.compiling()
     return JSONResponse({"status": "ok"} | ({"compiling": compiling} if compiling else {}))
 

@@ -1,5 +1,6 @@
 """Reads the bodies of requests up to their bound, and checks the model that they name."""
 
+import hashlib
 from typing import Any
 
 from fastapi import Request
@@ -26,6 +27,17 @@ async def read_json(request: Request) -> Any:
     except ClientDisconnect:
         raise ServeError(400, "the client has gone before the end of its body") from None
     return parse_json("the body", bytes(text))
+
+
+def key_of(request: Request) -> str:
+    """The API key of a request, or an empty text."""
+    headers = request.headers  # Anthropic's clients send the second one
+    return headers.get("authorization", "").removeprefix("Bearer ") or headers.get("x-api-key", "")
+
+
+def owner_of(request: Request, user: str | None) -> str:
+    """A name for a user of an API key, which does not tell the key."""
+    return hashlib.sha256(f"{key_of(request)}\0{user or ''}".encode(errors="replace")).hexdigest()
 
 
 async def read(request: Request, kind: type[Body]) -> Body:

@@ -1,21 +1,29 @@
-"""The two endpoints that make texts: a request is read, submitted to the engine, and answered."""
+"""The endpoints that make texts: a request is read, submitted to the engine, and answered."""
 
 import asyncio
 import dataclasses
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from ..engine import Engine, Handle
+from ..engine import Engine, Handle, Standing
+from ..requests.chat import render_chat
+from ..requests.options import CONSTRAINTS
 from ..requests.prompts import encode_prompts
 from .answers import Answer
-from .bodies import read
+from .bodies import owner_of, read
 from .chat_schema import ChatRequest
 from .conversations import read_conversation
-from .errors import ServeError, error_of
+from .dialect import Dialect
+from .errors import ServeError, error_of, out_of_time
+from .gate import Job
+from .messages import MessageBlocks, MessagesRequest
+from .response_items import ResponseItems
+from .responses import ResponsesRequest
 from .schema import Common, CompletionRequest
 from .streams import Stream, events, while_connected
 from .turns import TurnForm
@@ -37,12 +45,17 @@ class Prepared:
     echoes: list[str]
     form: TurnForm | None = None
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether the texts have a constraint, which may take seconds to compile."""
+        return any(self.options.get(name) is not None for name in (*CONSTRAINTS, "response_format"))
+
 
 async def complete(request: Request) -> Response:
     """Continues prompts, and scores their own tokens where ``echo`` and ``logprobs`` ask for it."""
     body = await read(request, CompletionRequest)
     state = request.app.state
-    return await _answer(request, body, len(body.prompts), lambda: _prepare_texts(state, body))
+    return await _answer(request, body, len(body.prompts), lambda: _prepare_texts(state, body), Dialect())
 
 
 def _prepare_texts(state, body: CompletionRequest) -> Prepared:
@@ -58,9 +71,34 @@ def _prepare_texts(state, body: CompletionRequest) -> Prepared:
 
 async def chat(request: Request) -> Response:
     """Answers a conversation, by the tokenizer's chat template."""
-    body = await read(request, ChatRequest)
+    return await _answer_chat(request, await read(request, ChatRequest), Dialect())
+
+
+async def respond(request: Request) -> Response:
+    """Answers a conversation in the form of OpenAI's responses."""
+    body = await read(request, ResponsesRequest)
+    return await _answer_chat(request, body.chat(), ResponseItems(body))
+
+
+async def write_message(request: Request) -> Response:
+    """Answers a conversation in the form of Anthropic's messages."""
+    body = await read(request, MessagesRequest)
+    if body.max_tokens is None:
+        raise ServeError(400, "max_tokens is missing; give the most new tokens", param="max_tokens")
+    return await _answer_chat(request, body.chat(), MessageBlocks(body))
+
+
+async def count_tokens(request: Request) -> Response:
+    """The number of tokens of a message's prompt."""
+    chat = (await read(request, MessagesRequest)).chat()
+    tokenizer = request.app.state.engine.target.tokenizer
+    count = await asyncio.to_thread(lambda: len(render_chat(tokenizer, chat.conversation())))
+    return JSONResponse({"input_tokens": count})
+
+
+async def _answer_chat(request: Request, body: ChatRequest, dialect: Dialect) -> Response:
     state = request.app.state
-    return await _answer(request, body, 1, lambda: _prepare_chat(state, body))
+    return await _answer(request, body, 1, lambda: _prepare_chat(state, body), dialect)
 
 
 def _prepare_chat(state, body: ChatRequest) -> Prepared:
@@ -94,7 +132,9 @@ def _check_length(body: Common, prompt: int, room: int) -> None:
         )
 
 
-async def _answer(request: Request, body: Common, prompts: int, prepare: Callable[[], Prepared]) -> Response:
+async def _answer(
+    request: Request, body: Common, prompts: int, prepare: Callable[[], Prepared], dialect: Dialect
+) -> Response:
     """Submits ``n`` requests for each prompt, and answers them whole or as a stream.
 
     ``prepare`` runs in a thread after the gate has admitted the request.
@@ -105,36 +145,40 @@ async def _answer(request: Request, body: Common, prompts: int, prepare: Callabl
     if body.stream_options is not None and not body.stream:
         raise ServeError(400, "stream_options needs stream; set stream to true", param="stream_options")
     job = state.gate.enter(prompts * samples)
+    stream = None
     try:
-        asked = await asyncio.to_thread(prepare)
-        answer = Answer(state.spelling, state.name, asked.form, asked.options["seed"], asked.echoes, samples)
-        job.handles = await asyncio.to_thread(_submit, state.engine, asked, samples)
+        async with asyncio.timeout(body.timeout) as limit:
+            asked = await asyncio.to_thread(prepare)
+            answer = Answer(state.spelling, state.name, asked.form, asked.options["seed"], asked.echoes, samples)
+            standing = Standing(body.priority or 0, owner_of(request, body.user))
+            submit = partial(_submit, state.engine, asked, samples, standing, job)
+            await asyncio.get_running_loop().run_in_executor(state.compilers if asked.is_constrained else None, submit)
+        if (end := limit.when()) is not None:
+            job.deadline = asyncio.get_running_loop().call_at(end, job.cancel, out_of_time(body.timeout))
         for handle in job.handles:
             state.metrics.follow(handle, began)
+            if state.traces is not None:
+                state.traces.follow(handle, request.headers)
         if body.stream:
-            return Stream(state.gate, job, events(answer, body, job))
+            parts = events(answer, body, job, dialect)
+            stream = Stream(state.gate, job, parts, lambda: state.engine.num_waiting > 0)
+            return stream
         results = await while_connected(request.receive, asyncio.gather(*map(_finish, job.handles)))
-        response = JSONResponse(answer.whole(job.handles, results))
+        return JSONResponse(dialect.whole(answer.whole(job.handles, results)))
+    except TimeoutError:
+        raise out_of_time(body.timeout).problem from None
     except Exception as error:
         raise error_of(error) from error
     finally:
-        if not body.stream or not job.handles:
+        if stream is None:  # else it leaves at its end
             state.gate.leave(job)
-    return response
 
 
-def _submit(engine: Engine, asked: Prepared, samples: int) -> list[Handle]:
-    """The handles of all texts; none is left in the engine if one is refused."""
-    handles: list[Handle] = []
-    try:
-        for prompt in asked.prompts:
-            for sample in range(samples):
-                handles.append(engine.submit(**prompt, sample=sample, **asked.options))
-    except Exception:
-        for handle in handles:
-            handle.cancel()
-        raise
-    return handles
+def _submit(engine: Engine, asked: Prepared, samples: int, standing: Standing, job: Job) -> None:
+    """Gives the handles of all texts to the job."""
+    for prompt in asked.prompts:
+        for sample in range(samples):
+            job.add(engine.submit(**prompt, sample=sample, standing=standing, **asked.options))
 
 
 async def _finish(handle: Handle):

@@ -11,7 +11,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from ..engine import Engine, Handle
-from ..errors import CancelledError, SpecjaxError
+from ..engine.memory import used_bytes
+from ..errors import CancelledError
+from ..text.result import Result
 
 _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Upper bounds of the histograms' buckets."""
@@ -47,11 +49,24 @@ class Metrics:
         self._ended = counter("request_success", "Requests that ended, by the reason", "finished_reason")
         self._first = seconds("time_to_first_token_seconds", "Seconds from the request to its first token")
         self._between = seconds("inter_token_latency_seconds", "Seconds a token between two steps of a request")
+        self._stages = {
+            stage: seconds(f"request_{name}_time_seconds", f"Seconds of a request {about}")
+            for stage, name, about in (
+                ("queue", "queue", "before its prompt is read"),
+                ("read", "prefill", "while its prompt is read"),
+                ("rounds", "decode", "after its prompt is read"),
+            )
+        }
         self._whole = seconds("e2e_request_latency_seconds", "Seconds from the request to its last token")
         gauge = partial(self._make, Gauge)
         gauge("num_requests_running", "Requests that are read or decoded").set_function(lambda: engine.num_running)
         gauge("num_programs_compiling", "Programs that are compiled ahead and not ready").set_function(compiling)
         gauge("num_requests_waiting", "Requests that wait for a slot").set_function(lambda: engine.num_waiting)
+        gauge("num_slots", "Requests that can be read or decoded together").set(engine.slots)
+        positions = "Share of the slots' positions that hold tokens"
+        gauge("kv_cache_usage_perc", positions).set_function(lambda: self._positions() / engine.slots / engine.capacity)
+        gauge("memory_used_bytes", "Bytes in use on the device; of the process on a CPU").set_function(used_bytes)
+        self._live: set[Handle] = set()
 
     def _make(self, kind, name: str, about: str, *labels: str, **options) -> Any:
         """A figure with the label of the model.
@@ -66,7 +81,19 @@ class Metrics:
 
         ``began``: the reading of ``time.perf_counter`` when it came.
         """
+        self._live.add(handle)
         handle.watch(_Follower(self, handle, began))
+
+    def forget(self, handle: Handle) -> None:
+        """Counts the end of a request."""
+        for stage, begin, end in handle.stages(time.perf_counter()):
+            self._stages[stage].observe(end - begin)
+        self._live.discard(handle)
+
+    def _positions(self) -> int:
+        """The number of tokens of the requests that are decoded."""
+        decoded = [handle for handle in self._live.copy() if "rounds" in handle.begins]
+        return sum(len(handle.prompt) + len(handle.token_ids) for handle in decoded)
 
     def page(self) -> bytes:
         """All figures in Prometheus' text format."""
@@ -114,13 +141,12 @@ class _Follower:
             self._is_over = True
             m._ended(_reason(handle)).inc()
             m._whole.observe(now - self._began)
+            m.forget(handle)
 
 
 def _reason(handle: Handle) -> str:
     """Why a request that is over has ended: that of its result, "abort" or "error"."""
-    try:
-        return handle.result().finish_reason
-    except CancelledError:
-        return "abort"
-    except SpecjaxError:
-        return "error"
+    outcome = handle.outcome
+    if isinstance(outcome, Result):
+        return outcome.finish_reason
+    return "abort" if isinstance(outcome, CancelledError) else "error"

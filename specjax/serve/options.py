@@ -8,8 +8,9 @@ from typing import Any
 
 from ..checkpoints.config import check_scheme
 from ..checkpoints.generation_config import GENERATION_CONFIGS
-from ..core.checks import whole
+from ..core.checks import shorten, whole
 from ..engine import EngineOptions, usual_widths
+from ..errors import RequestError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +24,8 @@ class ServerOptions:
         as defaults of requests, "none" ignores them.
       queue: the most texts that wait beside those in the engine's slots. Further ones get 429.
       largest_body: the most bytes of a request's body. A larger one gets 413.
+      traces: the address to which traces of requests go, by OTLP over HTTP, such as
+        "http://127.0.0.1:4318/v1/traces". By default there are none.
 
     Raises RequestError for values out of bounds.
     """
@@ -32,11 +35,14 @@ class ServerOptions:
     generation_config: str = "auto"
     queue: int = 256
     largest_body: int = 2**20
+    traces: str | None = None
 
     def __post_init__(self):
         check_scheme("generation_config", self.generation_config, GENERATION_CONFIGS)
         whole("queue", self.queue, 0)
         whole("largest_body", self.largest_body)
+        if self.traces is not None and not self.traces.startswith(("http://", "https://")):
+            raise RequestError(f"traces must be an address with http:// or https://, not {shorten(self.traces)}")
 
 
 def server_engine_options(on_mesh: bool, **options) -> EngineOptions:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..core.checks import LARGEST
 from ..errors import RequestError
 from ..requests.limits import MOST_SAMPLES
 from ..requests.options import MOST_LOGPROBS, Options
@@ -21,8 +22,8 @@ OPTIONS = {field.name for field in dataclasses.fields(Options)} | {"min_tokens"}
 """The options of specjax, and vLLM's name of one of them."""
 
 HARMLESS = frozenset(
-    "user store metadata service_tier safety_identifier prompt_cache_key prompt_cache_retention prediction "
-    "parallel_tool_calls priority request_id guided_decoding_backend".split()
+    "store metadata service_tier safety_identifier prompt_cache_key prompt_cache_retention prediction "
+    "parallel_tool_calls request_id guided_decoding_backend".split()
 )
 """Fields of the protocol and of vLLM that change no text. The server accepts and ignores them."""
 
@@ -49,6 +50,9 @@ _DEFAULTS = {"temperature": 1.0}
 Body = TypeVar("Body", bound=BaseModel)
 Samples = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
 Number = Annotated[int, Field(ge=1)]
+MOST_SECONDS = 86400
+"""The longest ``timeout`` of a request."""
+
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
@@ -65,6 +69,10 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
+
+
+WITH_USAGE = {"include_usage": True, "continuous_usage_stats": True}
+"""The ``StreamOptions`` of a stream whose chunks all have the usage."""
 
 
 class StructuredOutputs(BaseModel):
@@ -103,6 +111,9 @@ class Common(BaseModel):
       stream_options: see ``StreamOptions``.
       specjax_rounds: whether the chunks of a stream have the figures of each round.
       max_tokens: the most new tokens of each text.
+      user: the name of whoever asks. Waiting requests of all users get equal shares of the slots.
+      priority: requests with a lower number begin earlier.
+      timeout: the seconds after which the request ends with an error.
       response_format: a JSON schema of the text, in OpenAI's form.
       structured_outputs: constraints of the text, in vLLM's form.
       guided_json, guided_regex, guided_choice, guided_grammar: the same in vLLM's older form.
@@ -116,6 +127,9 @@ class Common(BaseModel):
     stream_options: StreamOptions | None = None
     specjax_rounds: bool | None = None
     max_tokens: Annotated[int, Field(ge=0)] | None = None
+    user: str | None = None
+    priority: Annotated[int, Field(ge=-LARGEST, le=LARGEST)] | None = None
+    timeout: Annotated[float, Field(gt=0, le=MOST_SECONDS)] | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | None = None

@@ -4,14 +4,14 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NoReturn
 
 import uvicorn
 from fastapi import FastAPI
 
 from ..errors import RequestError
-from .gate import Gate
 
 DEADLINE = 30.0
 """The default seconds that accepted requests have after the first signal to stop."""
@@ -28,6 +28,13 @@ If both did so at once, a request on that connection would find it closed.
 """
 
 
+_UNREAD = 2**16
+"""The bytes that the kernel keeps for a client that does not read them.
+
+By default it would keep megabytes, which are the texts of minutes.
+"""
+
+
 def bind(host: str, port: int) -> socket.socket:
     """A socket on this address; port 0 is any free port.
 
@@ -39,6 +46,7 @@ def bind(host: str, port: int) -> socket.socket:
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD)  # of all its connections
         bound.bind((host, port))
         bound.listen()  # two sockets that only bind could share a port
     except (OSError, ValueError, TypeError) as error:  # the last two for a host that is no text, or has a zero byte
@@ -54,13 +62,15 @@ def run(
     bound: socket.socket,
     *,
     deadline: float = DEADLINE,
+    delay: float = 0,
     ready: Callable[[], None],
     end_at_once: Callable[[int], NoReturn],
 ) -> None:
     """Serves the application until SIGTERM or Ctrl-C, and then until its requests are answered.
 
-    After the first signal new requests get 503. After ``deadline`` seconds the accepted requests
-    that are left end with 503. A second signal ends the process by ``end_at_once``.
+    After the first signal ``/health`` says so, and ``delay`` seconds later new requests get 503.
+    After ``deadline`` further seconds the accepted requests that are left end with 503. A second
+    signal ends the process by ``end_at_once``.
 
     Args:
       ready: called when the server answers.
@@ -71,7 +81,8 @@ def run(
     )
     wakeup = signal.set_wakeup_fd(-1)  # whoever watches Ctrl-C there would end the process before the deadline
     try:
-        asyncio.run(_Server(config, app.state.gate, deadline, end_at_once).serve_with(bound, ready))
+        drain = partial(app.state.gate.drain, deadline, delay)
+        asyncio.run(_Server(config, drain, end_at_once).serve_with(bound, ready))
     finally:
         signal.set_wakeup_fd(wakeup)
 
@@ -79,10 +90,9 @@ def run(
 class _Server(uvicorn.Server):
     """A server that drains its gate before it closes its port."""
 
-    def __init__(self, config: uvicorn.Config, gate: Gate, deadline: float, end_at_once: Callable[[int], NoReturn]):
+    def __init__(self, config: uvicorn.Config, drain: Callable[[], Awaitable], end_at_once: Callable[[int], NoReturn]):
         super().__init__(config)
-        self._gate = gate
-        self._deadline = deadline
+        self._drain_gate = drain
         self._end_at_once = end_at_once
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task | None = None
@@ -105,5 +115,5 @@ class _Server(uvicorn.Server):
         self._loop.call_soon_threadsafe(lambda: None)  # wakes the loop
 
     async def _drain(self) -> None:
-        await self._gate.drain(self._deadline)
+        await self._drain_gate()
         self.should_exit = True

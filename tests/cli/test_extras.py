@@ -13,6 +13,7 @@ from specjax.errors import RequestError
 EXTRA = {
     "design": ("plot", ("design", "--output", "{new}")),
     "serve": ("serve", ("serve",)),
+    "traces": ("otel", ("serve", "--otlp-traces-endpoint", "http://a")),
     "suite of the hub": ("eval", ("evaluate", "--suite", "gsm8k", "--methods", "ngram", "--output", "{new}")),
     "suite in Parquet": (
         "eval",
@@ -35,7 +36,7 @@ EXTRA = {
 }
 PACKAGES = (
     "matplotlib", "fastapi", "uvicorn", "prometheus_client", "datasets", "pyarrow", "libtpu", "llvmlite", "ray",
-    "jax_plugins", "jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13",
+    "opentelemetry", "jax_plugins", "jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13",
 )  # fmt: skip
 
 

@@ -137,6 +137,19 @@ def test_an_idle_connection_stays_open_longer_than_clients_keep_it(models):
 
 
 @pytest.mark.slow
+def test_a_load_balancer_sees_the_end_before_requests_are_refused(models):
+    server = Process(models, "--drain-delay", "2")
+    server.process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    health = server.client.get(server.url.replace("/v1", "/health"))
+    assert health.status_code == 503 and health.json()["status"] == "draining"
+    clients, answers = server.send(2)
+    assert server.wait(clients) == 0
+    for answer in answers:
+        _texts(answer)
+
+
+@pytest.mark.slow
 def test_after_the_deadline_requests_that_are_left_get_503(models):
     server = Process(models, "--deadline", "0")
     clients, answers = server.send(8)

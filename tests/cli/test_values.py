@@ -1,5 +1,7 @@
 """Every flag with values that are long, odd or endless: one short line before a model is loaded."""
 
+import functools
+import itertools
 import os
 
 import pytest
@@ -71,18 +73,30 @@ def files(tmp_path, monkeypatch):
     return {key: str(tmp_path / name) for key, name in names.items()}
 
 
-def flags(command: str) -> list[str]:
-    """The flags of a command that take a value."""
+@functools.cache
+def flags(command: str) -> dict[str, str]:
+    """The flags of a command that take a value, and the help of each."""
     parser = make_parser([command])._subparsers._group_actions[0].choices[command]
     actions = [action for action in parser._actions if action.option_strings and action.nargs != 0]
-    return [action.option_strings[-1] for action in actions if action.dest not in HOSTS]
+    return {action.option_strings[-1]: action.help for action in actions if action.dest not in HOSTS}
 
 
+def flags_of_others(command: str) -> set[tuple[str, str]]:
+    """The flags, with their help, that commands before this one have too."""
+    before = itertools.takewhile(lambda other: other != command, COMMANDS)
+    return set().union(*(flags(other).items() for other in before))
+
+
+# A flag that an earlier command has too gets one value in the first tier, and the rest in the second.
+@pytest.mark.parametrize("rest", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_bad_value_gets_one_short_line(command, files, specjax_main):
-    for place, flag in enumerate(flags(command)):
+def test_a_bad_value_gets_one_short_line(command, rest, files, specjax_main):
+    others = flags_of_others(command)
+    for place, (flag, meaning) in enumerate(flags(command).items()):
         needed = [word.format(**files) for word in NEEDED.get(command, ()) if not word.startswith(f"{flag}=")]
-        for name, value in [*VALUES.items()][place % 3 :: 3]:  # a third for each flag; each command gets all
+        values = [*VALUES.items()][place % 3 :: 3]  # a third for each flag; each command gets all
+        few = [values[place // 3 % len(values)]] if (flag, meaning) in others else values
+        for name, value in [pair for pair in values if (pair in few) != rest]:
             value = value.format(**files) if "{" in value else value
             try:
                 code, _, error = specjax_main(command, *needed, f"{flag}={value}")

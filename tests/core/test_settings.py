@@ -86,7 +86,8 @@ def test_the_pure_layer_gives_the_tokens_of_the_default_settings(setting):
         assert decode() == wanted
 
 
-@pytest.mark.parametrize("method", ["none", pytest.param("draft_model", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["none", "draft_model"])
 def test_texts_have_the_targets_law_under_rbg(method):
     """A vmapped draw with keys of "rbg" uses the first key for all rows, so that rows repeat each other."""
     drafter, (rule, *_) = METHODS[method]

@@ -28,6 +28,7 @@ def model():
     return specjax.load("tiny-python", dtype="float32").model
 
 
+@pytest.mark.slow
 def test_the_logits_are_those_of_the_loaded_model(page, model):
     tokens = np.random.default_rng(0).integers(1, 4096, 12)
     logits = page["llama"](jnp.asarray(tokens)[None], jnp.arange(12)[None], jnp.tri(12, dtype=bool))
@@ -35,6 +36,7 @@ def test_the_logits_are_those_of_the_loaded_model(page, model):
         np.testing.assert_allclose(logits[0, n - 1], logits_after(model, tokens[:n].tolist()), atol=2e-4)
 
 
+@pytest.mark.slow
 def test_a_node_of_the_tree_has_the_logits_of_its_text(page, model):
     np.testing.assert_allclose(page["logits"][0, :3], page["of_tree"][0, :3], atol=1e-4)
     for node, text in ((3, [284, 511, 7, 262]), (4, [284, 511, 7, 1031])):

@@ -289,7 +289,7 @@ def each_round(name: str, drafter: BlockDrafter, **options):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("in place", dict(draft_confidence=0.4)),
+        pytest.param("in place", dict(draft_confidence=0.4), marks=pytest.mark.slow),
         ("from the root", dict(draft_confidence=0.4)),
         pytest.param("path selector", {}, marks=pytest.mark.slow),
         pytest.param("recurrent", {}, marks=pytest.mark.slow),

@@ -35,7 +35,6 @@ for name, wide in {"block, path selector": dict(candidates=4), "assistant": dict
     DRAWN[name] = dataclasses.replace(
         DRAWN[name], head=dataclasses.replace(DRAWN[name].head, **wide)
     )  # over more tokens
-FIRST_TIER = ("draft_model", "tree")
 
 
 def propose(drafter, plain, **sampling):
@@ -47,7 +46,7 @@ def propose(drafter, plain, **sampling):
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=() if name in FIRST_TIER else pytest.mark.slow) for name in DRAWN]
+    "method", [pytest.param(name, marks=() if name == "tree" else pytest.mark.slow) for name in DRAWN]
 )
 def test_the_draft_draws_as_under_a_request_with_its_options(method):
     """Each node's token and q are those of a request with these options. A greedy row stays greedy."""
@@ -83,7 +82,8 @@ def test_q_is_the_adjusted_distribution(temperature):
                 np.testing.assert_allclose(q[node], warped(logits, temperature, 4, 0.95), atol=2e-5)
 
 
-@pytest.mark.parametrize("temperature", [0.4, pytest.param(2.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.4, 2.0])
 def test_acceptance_follows_from_p_and_q(temperature):
     """A draft of one token is accepted with the probability sum min(p, q) (Leviathan et al. 2023, section 3.2)."""
     rows, prompt, (target, draft) = 5_000, [1, 2, 1], map(random_model, (0, 1))

@@ -301,7 +301,8 @@ def greedy(texts: list[list[int]], prompts: list[list[int]]) -> bool:
     )
 
 
-@pytest.mark.parametrize("copies", [8, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("copies", [8, 1])
 def test_the_text_is_greedy_beside_other_rows_and_beside_itself(copies):
     prompts, drafter = [*PROMPTS, *random_prompts(4, 40, vocab_size=12, seed=9)], Lookahead(5, 2, 4)
     state = start(TARGET, None, drafter, prompts)

@@ -40,14 +40,20 @@ def test_a_tree_may_be_given_as_text_widths_paths_or_lists(method, target, tmp_p
         assert found == wanted and hash(found) == hash(wanted), tree
 
 
+NUMPY = dict(skip_attention=[1], num_speculative_tokens=np.int64(2), capacity=np.int64(512))
+
+
 def test_generators_take_trees_and_layers_as_lists_and_numpy_numbers(target, draft):
-    """The text is the argmax of a forward without a cache."""
     tree = Generator(target, "tree", draft, tree=[2, 2, 1])
     assert tree.drafter == make_drafter("tree", tree=from_paths(PATHS))
-    generator = Generator(
-        target, "layer_skip", skip_attention=[1], num_speculative_tokens=np.int64(2), capacity=np.int64(512)
-    )
+    generator = Generator(target, "layer_skip", **NUMPY)
     assert generator.drafter == make_drafter("layer_skip", skip_attention=(1,), num_speculative_tokens=2)
+
+
+@pytest.mark.slow
+def test_a_generator_of_lists_and_numpy_numbers_writes_the_greedy_text(target):
+    """The text is the argmax of a forward without a cache."""
+    generator = Generator(target, "layer_skip", **NUMPY)
     (prompt,) = random_prompts(1, 9, seed=1)
     result = generator(prompt, max_new_tokens=16, ignore_eos=True)
     text = [*prompt, *result.token_ids]

@@ -82,7 +82,9 @@ def start_part(drafter, **options) -> decode.DecodeState:
     return state.replace(drafter=kept, counters=Counters.zeros(len(PROMPTS), drafter.depth))
 
 
-@pytest.mark.parametrize("method", PARTS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name == "layer_skip" else pytest.mark.slow) for name in PARTS]
+)
 def test_rounds_equal_draft_and_verify_in_numpy(method):
     """Drafts, their lengths, accepted tokens and thresholds, over several rounds of a ragged batch."""
     drafter, lacks = PARTS[method]

@@ -58,7 +58,8 @@ def test_texts_are_those_of_each_request_alone(engine, alone):
     assert {handle.result().finish_reason for handle in handles} == {"stop", "length"}
 
 
-@pytest.mark.parametrize("rounds", [pytest.param(5, marks=pytest.mark.slow), None])
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [5, None])
 def test_several_rounds_in_a_step_change_neither_texts_nor_figures(target, alone, rounds):
     """With 5 rounds a step goes on beyond a stop string and beyond ends of rows. None: by measured times."""
     engine = Engine(target, **SETTING, slots=2, chunk=16, rounds=rounds)
@@ -196,7 +197,8 @@ def read_memory() -> int:
     return sum(array.nbytes for array in jax.live_arrays())
 
 
-def test_a_hundred_swaps_of_weights_compile_nothing_and_leave_no_memory(engine, two_models):
+@pytest.mark.parametrize("count", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_swaps_of_weights_compile_nothing_and_leave_no_memory(engine, two_models, count):
     """Every text is that of the weights of its time, by forwards without a cache."""
     prompts, options = PROMPTS[:2], dict(max_new_tokens=4, ignore_eos=True)
     wanted = [continue_greedily(model, prompts, 4) for model in two_models]
@@ -210,7 +212,7 @@ def test_a_hundred_swaps_of_weights_compile_nothing_and_leave_no_memory(engine, 
 
     swap(2)
     before = read_memory()
-    assert count_compilations(swap, 100) == 0
+    assert count_compilations(swap, count) == 0
     assert read_memory() == before
 
 

@@ -18,6 +18,7 @@ def load_example(name: str):
     return module
 
 
+@pytest.mark.slow
 def test_own_loop_with_a_greedy_rule_writes_the_greedy_text():
     """The oracle is the argmax of a forward without a cache."""
     prompts, new = [[284, 511, 7], [262, 1031]], load_example("own_loop").main()
@@ -33,6 +34,7 @@ def test_own_model_decodes_the_same_with_every_drafter():
     assert texts["ngram"] == texts["plain"] and texts["draft"] == texts["plain"]
 
 
+@pytest.mark.slow
 def test_parameters_of_a_trainer_decode_and_are_replaced_without_compiling():
     before, after = load_example("from_trainer").main()
     assert len(before) == len(after) == 16 and before != after

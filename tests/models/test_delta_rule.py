@@ -12,10 +12,10 @@ from support.states import (
     BATCH,
     MASK,
     PARENT,
-    WIDTH,
     check_rows_of_earlier_calls,
     check_state,
     path_to,
+    random_mixer,
     random_tokens,
     run,
 )
@@ -25,8 +25,6 @@ from specjax.core.cache import Rows
 from specjax.core.recurrence import DeltaState
 from specjax.errors import RequestError
 from specjax.loop.prefill import fill
-from specjax.models.kinds import LayerConfig
-from specjax.models.layers import Norm
 from specjax.models.mixers.delta_rule import DeltaRule, DeltaRuleConfig
 
 CONFIG = DeltaRuleConfig(key_heads=2, value_heads=6, key_dim=4, value_dim=5, kernel=3)
@@ -35,16 +33,8 @@ CONFIG = DeltaRuleConfig(key_heads=2, value_heads=6, key_dim=4, value_dim=5, ker
 @pytest.fixture(scope="module")
 def mixer() -> DeltaRule:
     """A random mixer whose decays lie between 0.02 and 0.99."""
-    made = DeltaRule(
-        LayerConfig(WIDTH, 2, CONFIG, CONFIG, Norm(eps=1e-5)), jax.random.split(jax.random.key(0)), jnp.float32
-    )
-    rng = np.random.default_rng(0)
-    for name, scale, centre in (("qkvz", 0.6, 0), ("ba", 0.6, 0), ("conv", 0.6, 0), ("out_proj", 0.6, 0)) + (
-        ("log_rate", 1.0, 0), ("decay_bias", 0.5, 0), ("norm", 0.3, 1),
-    ):  # fmt: skip
-        param = getattr(made, name)
-        param.set_value(jnp.asarray(rng.normal(centre, scale, param.shape), jnp.float32))
-    return made
+    spread = dict.fromkeys(("qkvz", "ba", "conv", "out_proj"), (0, 0.6))
+    return random_mixer(DeltaRule, CONFIG, spread | {"log_rate": (0, 1.0), "decay_bias": (0, 0.5), "norm": (1, 0.3)})
 
 
 class Oracle:
@@ -169,13 +159,8 @@ def test_prefill_in_chunks_keeps_padding_out_of_the_state(chunk: int):
             np.testing.assert_allclose(ours.inputs[b], theirs.inputs[0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "parents",
-    [
-        pytest.param((0, 0, 1, 2, 3), marks=pytest.mark.slow, id="chain"),
-        pytest.param((0, 0, 0, 1, 1, 2, 3, 5), id="tree"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("parents", [(0, 0, 1, 2, 3), (0, 0, 0, 1, 1, 2, 3, 5)], ids=["chain", "tree"])
 def test_states_do_not_drift_in_500_rounds_of_random_acceptance(parents: tuple):
     """The states after 500 rounds are those of plain decoding on the emitted text. Rows accept 0 to 4 nodes of random paths."""
     model, B, N = golden_model("qwen3_5"), 2, len(parents)

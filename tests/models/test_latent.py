@@ -126,7 +126,9 @@ def score(model, tokens, positions, mask, held):
     return model.logits(out.hidden), out.rows
 
 
-@pytest.mark.parametrize("axes", [dict(model=2), dict(data=2, model=4), dict(data=2, nodes=2)], ids=str)
+@pytest.mark.parametrize(
+    "axes", [dict(model=2), pytest.param(dict(data=2, model=4), marks=pytest.mark.slow), dict(data=2, nodes=2)], ids=str
+)
 def test_devices_of_a_mesh_compute_the_same(axes):
     """Each device has its own heads and the whole cache."""
     B, N, model, mesh = 2, 6, tiny_model(config=LATENT), make_mesh(**axes)

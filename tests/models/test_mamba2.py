@@ -3,7 +3,6 @@
 The oracle goes token by token and keeps a whole state after each node. The mixer computes all nodes at once.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,18 +10,16 @@ from support.states import (
     BATCH,
     MASK,
     PARENT,
-    WIDTH,
     check_rows_of_earlier_calls,
     check_state,
     path_to,
+    random_mixer,
     random_tokens,
     run,
 )
 
 from specjax import RequestError
 from specjax.core.cache import Rows
-from specjax.models.kinds import LayerConfig
-from specjax.models.layers import Norm
 from specjax.models.mixers.mamba2 import Mamba2, Mamba2Config
 
 CONFIG = Mamba2Config(heads=6, head_dim=5, groups=2, state_dim=4, kernel=3, bias=True)
@@ -31,16 +28,8 @@ CONFIG = Mamba2Config(heads=6, head_dim=5, groups=2, state_dim=4, kernel=3, bias
 @pytest.fixture(scope="module")
 def mixer() -> Mamba2:
     """A random mixer whose decays lie between 0.02 and 0.99."""
-    layer = LayerConfig(WIDTH, 2, CONFIG, CONFIG, Norm(eps=1e-5))
-    made = Mamba2(layer, jax.random.split(jax.random.key(0)), jnp.float32)
-    rng = np.random.default_rng(0)
-    centres = {"norm": 1, "skip": 1}
-    for name in ("joint", "joint_bias", "conv", "conv_bias", "out_proj", "out_proj_bias", "log_rate", "step_bias"):
-        centres[name] = 0
-    for name, centre in centres.items():
-        param = getattr(made, name)
-        param.set_value(jnp.asarray(rng.normal(centre, 0.6, param.shape), jnp.float32))
-    return made
+    names = "joint", "joint_bias", "conv", "conv_bias", "out_proj", "out_proj_bias", "log_rate", "step_bias"
+    return random_mixer(Mamba2, CONFIG, dict.fromkeys(("norm", "skip"), (1, 0.6)) | dict.fromkeys(names, (0, 0.6)))
 
 
 def follow(mixer: Mamba2, xs, state=None):

@@ -175,7 +175,7 @@ def test_a_quantised_model_is_the_model_with_rounded_weights(scheme):
     assert np.abs(scores(model, tokens) - wanted).max() > 1e-3
 
 
-@pytest.mark.parametrize("forms", [("int8", "int4"), ("int4", None)])
+@pytest.mark.parametrize("forms", [pytest.param(("int8", "int4"), marks=pytest.mark.slow), ("int4", None)])
 def test_greedy_texts_are_those_of_plain_decoding_of_the_same_quantised_model(forms):
     model = tiny_model(**WIDE)
     target, draft = (

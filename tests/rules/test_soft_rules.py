@@ -67,13 +67,10 @@ def test_the_longest_path_within_the_margin_is_kept(rule, reads, margin):
     assert np.any(found.bonus[~greedy] != after[~greedy].argmax(-1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "margin"),
-    [
-        ("soft_match=0.3", 0.3),
-        pytest.param("soft_match=0", 0.0, marks=pytest.mark.slow),
-        pytest.param("loosening=0.3", 0.3, marks=pytest.mark.slow),
-    ],
+    [("soft_match=0.3", 0.3), ("soft_match=0", 0.0), ("loosening=0.3", 0.3)],
 )
 def test_greedy_texts_hold_near_best_drafts_and_the_targets_own_tokens(rule, margin):
     """A draft in the text is within the margin, and any other token is the target's choice."""

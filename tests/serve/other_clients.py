@@ -61,7 +61,14 @@ def test_instructor_fills_a_model(url):
     assert isinstance(ask(model="tiny-python", messages=ASKED, response_model=Weather, max_tokens=60), Weather)
 
 
-def test_an_agent_calls_its_tool(url):
+@pytest.mark.parametrize(
+    ("kind", "after"),
+    [
+        (agents.OpenAIChatCompletionsModel, "run_llm_again"),
+        (agents.OpenAIResponsesModel, "stop_on_first_tool"),  # it takes no text that its bound cuts off
+    ],
+)
+def test_an_agent_calls_its_tool(url, kind, after):
     agents.set_tracing_disabled(True)
     seen = []
 
@@ -73,9 +80,10 @@ def test_an_agent_calls_its_tool(url):
 
     async def run() -> agents.RunResult:
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
-            model = agents.OpenAIChatCompletionsModel(model="tiny-python", openai_client=client)
+            model = kind(model="tiny-python", openai_client=client)
             demands = agents.ModelSettings(tool_choice="required", max_tokens=50, parallel_tool_calls=False)
-            agent = agents.Agent("guide", instructions="Be kind.", model=model, tools=[weather], model_settings=demands)
+            own = dict(tools=[weather], model_settings=demands, tool_use_behavior=after)
+            agent = agents.Agent("guide", instructions="Be kind.", model=model, **own)
             return await agents.Runner.run(agent, "How is the weather in Bonn?", max_turns=3)
 
     result = asyncio.run(run())
@@ -101,9 +109,11 @@ def test_lm_eval_scores_as_with_its_own_backend(url, monkeypatch):
     options = items("loglikelihood", *pairs)
     for found, expected in zip(served.loglikelihood(options), own.loglikelihood(options), strict=True):
         assert found[0] == pytest.approx(expected[0], abs=1e-3) and found[1] == expected[1]
-    texts = items("loglikelihood_rolling", *[(text,) for text in ("import os\n", "def f(x):\n    return x\n" * 60)])
+    longer = "def f(x):\n    return x\n" * 60  # than the context
+    texts = items("loglikelihood_rolling", *[(text,) for text in ("import os\n", longer)])
     rolled = [model.loglikelihood_rolling(texts) for model in (served, own)]
-    assert rolled[0] == pytest.approx(rolled[1], abs=1e-3)
+    assert len(own.tok_encode(longer)) > 2 * own.max_length
+    assert rolled[0] == pytest.approx(rolled[1], abs=1e-3)  # of the whole text, so of each token
     settings = {"until": ["\n\n"], "max_gen_toks": 16, "do_sample": False}
     asked = items("generate_until", *[(text, dict(settings)) for text in ("def mean(values):", "import os\n")])
     again = items("generate_until", *[(text, dict(settings)) for text in ("def mean(values):", "import os\n")])

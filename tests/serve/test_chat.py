@@ -8,59 +8,8 @@ import json
 import httpx
 import openai
 import pytest
-from support.chat import chat_tokenizer, turns
-from support.models import TINY, tiny_model
-from support.serving import served
-
-from specjax import Engine, LanguageModel
-from specjax.serve.app import make_app
-
-TEMPLATE = """{% if tools %}<|im_start|>tools
-{{ tools | tojson }} as <tool_call><|im_end|>
-{% endif %}{% for m in messages %}<|im_start|>{{ m['role'] }}
-{% if m['content'] == 'fail' %}{{ raise_exception('this I refuse') }}{% endif %}{{ m['content'] }}\
-{% for call in m['tool_calls'] or [] %}<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
-</tool_call>{% endfor %}<|im_end|>
-{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
-{% if mood %}({{ mood }}){% endif %}{% endif %}"""
-"""A template of Hermes' form with a variable of its own."""
-
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather of a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"enum": ["Bonn", "Ulm"]}, "days": {"enum": [1, 2]}},
-            "required": ["city", "days"],
-            "additionalProperties": False,
-        },
-    },
-}
-NOW = {"type": "function", "function": {"name": "now"}}
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return chat_tokenizer(TEMPLATE)
-
-
-@pytest.fixture(scope="module")
-def app(tokenizer):
-    eos = tokenizer.convert_tokens_to_ids("<|end|>")
-    config = TINY.replace(vocab_size=len(tokenizer), eos_token_ids=(eos,), max_position_embeddings=1024)
-    model = tiny_model(0, config=config)
-    target = LanguageModel(model, model.config, tokenizer, "bytes")
-    with Engine(target, method="none", slots=2, chunk=64, logprobs=2) as engine:
-        yield make_app(engine)
-
-
-@pytest.fixture(scope="module")
-def url(app):
-    with served(app) as url:
-        yield url
+from support.chat import NOW, WEATHER, turns
+from support.chat import TOOLS as TEMPLATE
 
 
 @pytest.fixture(scope="module")

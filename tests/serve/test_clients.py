@@ -11,6 +11,7 @@ import venv
 from pathlib import Path
 from typing import Literal
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -65,6 +66,40 @@ def test_openai_parses_structured_outputs_and_tools(client):
     assert last.message.tool_calls[0].function.arguments == message.tool_calls[0].function.arguments
 
 
+def test_openais_responses(client):
+    tool = {"type": "function", "name": "Weather", "parameters": Weather.model_json_schema()}
+    own = dict(model="tiny-python", temperature=0, max_output_tokens=100)
+    found = client.responses.parse(input="How is the weather?", text_format=Weather, **own)
+    assert isinstance(found.output_parsed, Weather) and found.usage.output_tokens < 100
+    demands = dict(tools=[tool], tool_choice="required", parallel_tool_calls=False)
+    with client.responses.stream(input="How is the weather?", **demands, **own) as stream:
+        kinds = {event.type for event in stream}
+        (call,) = stream.get_final_response().output
+    assert "response.function_call_arguments.delta" in kinds and Weather(**json.loads(call.arguments))
+    history = [*ASKED, call.to_dict(), {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}]
+    assert client.responses.create(input=history, instructions="Be kind.", tools=[tool], **own).output_text
+
+
+def test_anthropics_messages(url):
+    tool = {"name": "Weather", "input_schema": Weather.model_json_schema()}
+    own = dict(model="tiny-python", messages=ASKED, tools=[tool], extra_body=dict(temperature=0), max_tokens=100)
+    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
+        demands = dict(tool_choice={"type": "tool", "name": "Weather"})
+        with client.messages.stream(**own, **demands) as stream:
+            kinds = {event.type for event in stream}
+            message = stream.get_final_message()
+        (block,) = message.content
+        assert "input_json" in kinds and message.stop_reason == "tool_use" and Weather(**block.input)
+        result = {"type": "tool_result", "tool_use_id": block.id, "content": "rain"}
+        own["messages"] = [
+            *ASKED, {"role": "assistant", "content": message.content}, {"role": "user", "content": [result]}
+        ]  # fmt: skip
+        assert client.messages.create(system="Be kind.", **own).content[0].text
+        assert client.messages.count_tokens(model="tiny-python", messages=ASKED).input_tokens > 5
+        with pytest.raises(anthropic.BadRequestError, match="n is not supported"):
+            client.messages.create(**own | dict(extra_body=dict(n=2)))
+
+
 def test_other_clients(url, tmp_path):
     """LangChain, instructor, OpenAI's agents and lm-eval, in an environment that falls back on that of the tests."""
     venv.create(tmp_path / "venv", with_pip=True)
@@ -78,7 +113,7 @@ def test_other_clients(url, tmp_path):
     env = os.environ | {"SPECJAX_URL": url, "PYTHONPATH": str(file.parents[2])}
     found = subprocess.run(run, env=env, capture_output=True, text=True, timeout=900)
     assert found.returncode == 0, found.stdout[-4000:]
-    assert "4 passed" in found.stdout
+    assert "5 passed" in found.stdout
 
 
 def test_the_requests_of_vllms_benchmark(url):

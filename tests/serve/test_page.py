@@ -73,7 +73,8 @@ def test_the_text_and_its_figures_are_those_of_a_generator(page, options):
     ).items():
         assert page.text_content(f"#{name}") == str(value)
     assert page.text_content("#rate") == f"{round(100 * stats.accepted / stats.drafted)} %"
-    shares = [f"{round(100 * count / stats.target_calls)} %" for count in stats.accepted_at]
+    drafted = stats.drafted // POSITIONS  # rounds; those at the end of the text may draft fewer tokens
+    shares = [f"{round(100 * count / drafted)} %" for count in stats.accepted_at]
     assert page.locator("#positions .row span:last-child").all_text_contents() == shares
     assert len(shares) == POSITIONS
 
@@ -130,3 +131,24 @@ def test_characters_of_several_tokens_are_whole(page):
     half = lambda isDrafted: dict(text="\ufffd", isDrafted=isDrafted)
     tokens = [dict(text="a", isDrafted=True), half(True), half(True), dict(text="b", isDrafted=False), half(False)]
     assert page.evaluate(shown, ["aéb…", tokens]) == "<mark>aé</mark>b…"
+
+
+def test_only_positions_that_were_drafted_have_bars(page):
+    """The script's own figures: two positions of fifteen were drafted, and two of three methods chosen."""
+    own = dict(rounds=[[2, 1, 2], [1, 1, 2], [0, 0, 1]], drafted=3, accepted=2, accepted_by_position=[2, *[0] * 14])
+    own["choices"] = [["plain", 1, 1], ["n-grams, <b>4</b>", 2, 4], ["tree", 0, 0]]
+    page.evaluate("own => figures({rounds: 0, tokens: 0, drafted: []}, own, 1)", own)
+    assert page.locator("#positions .row span:last-child").all_text_contents() == ["100 %", "0 %"]
+    assert page.locator("#arms .row span:first-child").all_text_contents() == ["plain (1)", "n-grams, <b>4</b> (2)"]
+    assert page.locator("#arms .row span:last-child").all_text_contents() == ["1.00", "2.00"]
+
+
+def test_the_load_of_the_server_is_shown(page, engine):
+    shows = "([id, text]) => document.getElementById(id).textContent.startsWith(text)"
+    page.wait_for_function(shows, arg=["running", "0 of 2"])
+    handle = engine.submit(PROMPT, max_new_tokens=900, ignore_eos=True)
+    page.wait_for_function(shows, arg=["running", "1 of 2"], polling=20)
+    handle.cancel()
+    texts = {name: page.text_content(f"#{name}") for name in ("waiting", "filled", "memory", "compiling")}
+    assert (texts["waiting"], texts["compiling"]) == ("0", "0") and texts["filled"].endswith(" %")
+    assert 50 < int(texts["memory"].removesuffix(" MB").replace(",", "")) < 50_000

@@ -23,6 +23,33 @@ REASONING = """{% for m in messages %}<|im_start|>{{ m['role'] }}
 """CHATML, without the reasoning of earlier turns."""
 
 
+TOOLS = """{% if tools %}<|im_start|>tools
+{{ tools | tojson }} as <tool_call><|im_end|>
+{% endif %}{% for m in messages %}<|im_start|>{{ m['role'] }}
+{% if m['content'] == 'fail' %}{{ raise_exception('this I refuse') }}{% endif %}{{ m['content'] }}\
+{% for call in m['tool_calls'] or [] %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% if mood %}({{ mood }}){% endif %}{% endif %}"""
+"""A template of Hermes' form with a variable of its own."""
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Bonn", "Ulm"]}, "days": {"enum": [1, 2]}},
+            "required": ["city", "days"],
+            "additionalProperties": False,
+        },
+    },
+}
+NOW = {"type": "function", "function": {"name": "now"}}
+
+
 @functools.cache
 def chat_tokenizer(template: str | None, merges: tuple[tuple[str, str], ...] = ()) -> PreTrainedTokenizerFast:
     """A tokenizer of bytes with a chat template, and with tokens of two letters for ``merges``."""

@@ -1,14 +1,26 @@
-"""Random tokens and a tree for mixers with a state, and the comparison of a state with an oracle's."""
+"""Random mixers with a state, random tokens and a tree for them, and the comparison of a state with an oracle's."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specjax.models.kinds import LayerConfig
 from specjax.models.layer import Nodes
+from specjax.models.layers import Norm
 
 WIDTH, BATCH = 8, 3
 PARENT = np.array([-1, 0, 0, 1, 1, 2, 3, 6, 6, 5])
 """Ten nodes; the root follows the committed tokens."""
+
+
+def random_mixer(kind, config, spread: dict[str, tuple[float, float]]):
+    """A mixer of a class. ``spread`` has the mean and the deviation of each parameter, by its name."""
+    layer, rng = LayerConfig(WIDTH, 2, config, config, Norm(eps=1e-5)), np.random.default_rng(0)
+    made = kind(layer, jax.random.split(jax.random.key(0)), jnp.float32)
+    for name, (mean, deviation) in spread.items():
+        param = getattr(made, name)
+        param.set_value(jnp.asarray(rng.normal(mean, deviation, param.shape), jnp.float32))
+    return made
 
 
 @jax.jit

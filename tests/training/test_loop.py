@@ -50,6 +50,7 @@ def trained(directory, steps, stop=None):
     )
 
 
+@pytest.mark.slow
 def test_resumed_is_bit_for_bit_uninterrupted(tmp_path):
     whole = trained(tmp_path / "whole", 6)
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,14 @@
-"""The tuned numbers of method auto. ``docs/auto.md`` shows the formulas in which they stand."""
+"""The tuned numbers of method auto. ``docs/auto.md`` shows the formulas in which they stand.
+
+Each term was switched off alone, in modelled time: a round of a choice takes the time that
+``tune --auto`` measured for it once. There were 24 cells: four kinds of text, temperature 0 and 1,
+batch 1, 4 and 16, 32 seeded texts of 128 tokens, the embedded pair (AMD EPYC with AVX-512, 2 cores,
+jax 0.10.2, 2026-11-29). With all terms the mean over plain decoding was 1.320 and the lowest cell
+0.973. Terms that brought nothing were then removed, and the two became 1.334 and 0.986. The others,
+with the mean and the lowest cell without them: reading time -1.2 %, 0.935; evenness -1.4 %, 0.907;
+margin of several rows -0.2 %, 0.965; held choices -0.5 %, 0.973; a rate for each match -1.4 %,
+0.987; optimism -0.8 %, 0.987. These cells have no trees.
+"""
 
 import dataclasses
 

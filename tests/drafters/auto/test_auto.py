@@ -47,7 +47,7 @@ FIRST = np.array([*0.75 * (1 - 0.8 / np.arange(1, 7)), 0.6, 0.8], np.float32)
 
 def certain(state, rates=FIRST):
     """The state with these rates, [B, RATES] or [RATES], of many trials. Their upper bounds are the rates."""
-    tested = jnp.full((state.done.size, RATES), 1e6)
+    tested = jnp.full((state.done.size, RATES), 1e6, jnp.float32)  # the dtype of the state, for one program
     return state.replace(drafter=state.drafter.replace(acceptance=RunningAcceptance(tested * rates, tested)))
 
 
@@ -548,15 +548,6 @@ def test_a_resting_model_commits_any_path_of_its_tree_and_nothing_of_a_tree_that
     for own, other in zip(jax.tree.leaves(taken), jax.tree.leaves(expected)):
         np.testing.assert_array_equal(own[:3], other[:3])
     assert taken.length[3] == state.cache.length[3] < expected.length[3]
-
-
-def test_another_draft_keeps_the_times_that_were_learnt():
-    generator = Generator(language_model(TARGET, "target"), "auto", language_model(DRAFT, "draft"))
-    generator([3, 1, 4, 1, 5] * 4, max_new_tokens=24)
-    learnt = generator.session.parameters.times
-    assert learnt.rounds.sum() > 0
-    generator.update(draft=disturbed(TARGET, 0.2))
-    jax.tree.map(np.testing.assert_array_equal, generator.session.parameters.times, learnt)
 
 
 def test_auto_takes_a_head_and_refuses_heads_that_cannot_rest():

@@ -52,7 +52,9 @@ def random_arguments(
 
 
 @pytest.mark.skipif(not INTERPRET, reason="the products of a GPU round float32 numbers")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case == "a tree of 6" else ()) for case in CASES]
+)
 def test_kernel_and_products_against_the_definition(case: str):
     arguments, scores = random_arguments(**CASES[case])
     qkv, angles, past, length, earlier, mask, positions = arguments
@@ -65,7 +67,9 @@ def test_kernel_and_products_against_the_definition(case: str):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), rows, new)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case == "a tree of 6" else pytest.mark.slow) for case in CASES]
+)
 def test_kernel_in_bfloat16(case: str):
     """Keys and values are rounded once, as elsewhere; sums are float32."""
     arguments, scores = random_arguments(**CASES[case], dtype=jnp.bfloat16)

@@ -3,9 +3,11 @@
 import json
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.models import disturbed
 from support.reference import continue_greedily
 
 from specjax import Engine, Generator, RequestError
@@ -75,8 +77,13 @@ def test_a_file_of_smaller_batches_is_measured_anew(record, file, target, draft,
     assert "smaller batches" in again["note"] and json.loads(copy.read_text())["batches"] == [8]
 
 
-def test_a_generator_reads_the_file_and_tells_its_choices(record, file, target, draft):
-    generator = Generator(target, "auto", draft, costs=str(file))
+@pytest.fixture(scope="module")
+def generator(record, file, target, draft) -> Generator:
+    """Method auto with the times of the file."""
+    return Generator(target, "auto", draft, costs=str(file))
+
+
+def test_a_generator_reads_the_file_and_tells_its_choices(record, generator, target):
     assert [str(arm) for arm in generator.drafter.arms] == [str(Arm(**arm)) for arm in record["arms"]]
     given = np.asarray(generator.session.parameters.times.at(2, 20))
     results = generator(PROMPTS, max_new_tokens=20, ignore_eos=True)
@@ -88,6 +95,14 @@ def test_a_generator_reads_the_file_and_tells_its_choices(record, file, target, 
         assert "times the time of a plain round" in str(choices[0])
         assert result.as_dict()["stats"]["choices"][0]["name"] == "none"
     assert not np.array_equal(generator.session.parameters.times.at(2, 20), given)  # the run corrected them
+
+
+def test_another_draft_keeps_the_times_that_were_learnt(generator, target):
+    generator(PROMPTS, max_new_tokens=20, ignore_eos=True)
+    learnt = generator.session.parameters.times
+    assert learnt.rounds.sum() > 0
+    generator.update(draft=disturbed(target.model, 0.2))
+    jax.tree.map(np.testing.assert_array_equal, generator.session.parameters.times, learnt)
 
 
 @pytest.mark.slow
