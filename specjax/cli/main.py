@@ -16,6 +16,7 @@ from .. import __version__
 from ..core.checks import shorten, suggest
 from ..errors import RequestError, SpecjaxError, SpecjaxWarning, one_line
 from ..parallel import is_first_host, leave_others, several_hosts, start
+from ..startup import imports_are_done
 from . import log_filter
 from .arguments import NOT_GIVEN
 from .fields import add_flags
@@ -65,6 +66,7 @@ def main(argv: list[str] | None = None) -> int:
         process at once.
     """
     _open_closed_streams()
+    imports_are_done()
     with watch_interrupts(argv is None), _short_warnings():
         try:
             args = _parse(sys.argv[1:] if argv is None else argv)
