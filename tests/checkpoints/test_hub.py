@@ -43,6 +43,14 @@ def test_a_mistyped_name_gets_the_right_one():
 def test_a_file_of_a_model_gets_its_directory(file, tmp_path, monkeypatch):
     (tmp_path / file).touch()
     assert refusal(tmp_path / file) == f"{tmp_path / file} is a file; name its directory {tmp_path}"
+
+
+@pytest.mark.parametrize(
+    "data, mend", [(b"GGUF\3\0\0\0", "ends in .gguf"), (b"PK", "a checkpoint's directory or a GGUF file")]
+)
+def test_a_file_of_another_kind(data, mend, tmp_path):
+    (tmp_path / "sha256-0a1b").write_bytes(data)
+    assert refusal(tmp_path / "sha256-0a1b").endswith(mend)
     monkeypatch.chdir(tmp_path.parent)  # owner/name would be a hub id
     assert f"name its directory {tmp_path.name}" in refusal(f"{tmp_path.name}/{file}")
 
