@@ -43,6 +43,8 @@ def test_a_mistyped_name_gets_the_right_one():
 def test_a_file_of_a_model_gets_its_directory(file, tmp_path, monkeypatch):
     (tmp_path / file).touch()
     assert refusal(tmp_path / file) == f"{tmp_path / file} is a file; name its directory {tmp_path}"
+    monkeypatch.chdir(tmp_path.parent)  # owner/name would be a hub id
+    assert f"name its directory {tmp_path.name}" in refusal(f"{tmp_path.name}/{file}")
 
 
 @pytest.mark.parametrize(
@@ -51,8 +53,6 @@ def test_a_file_of_a_model_gets_its_directory(file, tmp_path, monkeypatch):
 def test_a_file_of_another_kind(data, mend, tmp_path):
     (tmp_path / "sha256-0a1b").write_bytes(data)
     assert refusal(tmp_path / "sha256-0a1b").endswith(mend)
-    monkeypatch.chdir(tmp_path.parent)  # owner/name would be a hub id
-    assert f"name its directory {tmp_path.name}" in refusal(f"{tmp_path.name}/{file}")
 
 
 def test_a_hub_out_of_reach_is_named(monkeypatch):
