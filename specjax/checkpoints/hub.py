@@ -59,11 +59,9 @@ def find(name: str | Path, revision: str | None = None) -> Path:
     if (file := Path(name)).suffix in _OF_MODEL and os.path.isfile(file):
         raise CheckpointError(f"{name} is a file; name its directory {file.parent}")
     if os.path.isfile(file):
-        with open(file, "rb") as opened:
-            unnamed = opened.read(4) == b"GGUF"  # as the blobs of Ollama are
-        fault = "is a GGUF file without this ending; link it under a name that ends in .gguf"
-        other = "is no file of a model; name a checkpoint's directory or a GGUF file"
-        raise CheckpointError(f"{shorten(name, 200)} {fault if unnamed else other}")
+        raise CheckpointError(
+            f"{shorten(name, 200)} is no file of a model; name a checkpoint's directory or a GGUF file"
+        )
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _download(name, revision)
     raise CheckpointError(
