@@ -14,7 +14,7 @@ methods, and ``specjax.drafters`` has their classes.
 
 # ruff: noqa: E402
 
-from .startup import watch_imports
+from .core.startup import watch_imports
 
 watch_imports()  # before the imports that take time
 

@@ -11,7 +11,7 @@ import specjax
 
 ROOT = Path(specjax.__file__).parent
 ORDER = [
-    "errors kernels startup",
+    "errors kernels",
     "parallel",
     "core",
     "rules",
@@ -83,7 +83,7 @@ def test_processes_end_without_clean_up_only_for_a_command_or_a_dead_host():
     assert {name: count for name, count in calls.items() if count} == {
         "specjax.cli.interrupt": 1,
         "specjax.parallel.hosts": 2,
-        "specjax.startup": 1,
+        "specjax.core.startup": 1,
     }
 
 

@@ -14,9 +14,9 @@ import jax
 
 from .. import __version__
 from ..core.checks import shorten, suggest
+from ..core.startup import imports_are_done
 from ..errors import RequestError, SpecjaxError, SpecjaxWarning, one_line
 from ..parallel import is_first_host, leave_others, several_hosts, start
-from ..startup import imports_are_done
 from . import log_filter
 from .arguments import NOT_GIVEN
 from .fields import add_flags

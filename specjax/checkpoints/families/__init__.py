@@ -22,10 +22,9 @@ from .lfm2 import LFM2
 from .llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from .llama4 import LLAMA4
 from .llama_kin import APERTUS, ARCEE, HELIUM, HUNYUAN, SEED_OSS
-from .mamba2 import MAMBA2
+from .mamba2 import MAMBA2, NEMOTRON_H
 from .minimax import MINIMAX_M2
 from .mixtures import GPT_OSS, MIXTRAL, QWEN2_MOE, QWEN3_MOE
-from .nemotron_h import NEMOTRON_H
 from .olmo2 import EXAONE4, OLMO2, OLMO3
 from .opt import OPT
 from .phi import GPTJ, PHI

@@ -164,7 +164,7 @@ def _halves(rows: int, heads: int) -> np.ndarray:
 
 
 def _by_heads(rows: int, heads: int, keys: int) -> np.ndarray:
-    """The row in the file of each row of q, k and v, which a checkpoint has key head by key head."""
+    """The row in the file of each row of q, k and v. A checkpoint has them by key heads."""
     size = rows // (heads + 2 * keys)
     parts = np.split(np.arange(rows), (heads * size, (heads + keys) * size))
     return np.hstack([part.reshape(keys, -1) for part in parts]).ravel()

@@ -21,7 +21,7 @@ def mamba2_options(keys: Keys) -> dict[str, Any]:
 
 
 def nemotron_h_options(keys: Keys) -> dict[str, Any]:
-    """A layer has key heads, or a feed-forward, or else a state space. None has rotary positions."""
+    """A layer has key heads, or a feed-forward, or else a state space, and no rotary positions."""
     heads, width = keys.need(SSM_HEADS), keys.need("ssm.inner_size")
     sizes = zip(keys.each("attention.head_count_kv"), keys.each("feed_forward_length"))
     return _shared(keys) | {
