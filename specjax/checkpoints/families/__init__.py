@@ -21,7 +21,7 @@ from .granite import GRANITE, GRANITE4
 from .lfm2 import LFM2
 from .llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from .llama4 import LLAMA4
-from .llama_kin import APERTUS, ARCEE, HELIUM, HUNYUAN, SEED_OSS
+from .llama_kin import APERTUS, ARCEE, HELIUM, HUNYUAN, SEED_OSS, SMOLLM3
 from .mamba2 import MAMBA2, NEMOTRON_H
 from .minimax import MINIMAX_M2
 from .mixtures import GPT_OSS, MIXTRAL, QWEN2_MOE, QWEN3_MOE
@@ -30,7 +30,6 @@ from .opt import OPT
 from .phi import GPTJ, PHI
 from .phi3 import PHI3
 from .qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
-from .smollm3 import SMOLLM3
 from .starcoder2 import STARCODER2
 from .t5 import T5
 
