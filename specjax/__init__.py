@@ -12,6 +12,13 @@ a JAX program: ``make_requests``, ``prefill``, ``step``, ``run``. ``METHODS`` li
 methods, and ``specjax.drafters`` has their classes.
 """
 
+# ruff: noqa: E402
+
+from .core.startup import watch_imports
+
+watch_imports()  # before the imports that take time
+
+# isort: split
 from . import drafters
 from .checkpoints.heads import load_drafter, save_head
 from .checkpoints.hub import embedded

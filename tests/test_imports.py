@@ -83,6 +83,7 @@ def test_processes_end_without_clean_up_only_for_a_command_or_a_dead_host():
     assert {name: count for name, count in calls.items() if count} == {
         "specjax.cli.interrupt": 1,
         "specjax.parallel.hosts": 2,
+        "specjax.core.startup": 1,
     }
 
 

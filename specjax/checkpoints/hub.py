@@ -58,6 +58,10 @@ def find(name: str | Path, revision: str | None = None) -> Path:
         return checkpoint_at(path)
     if (file := Path(name)).suffix in _OF_MODEL and os.path.isfile(file):
         raise CheckpointError(f"{name} is a file; name its directory {file.parent}")
+    if os.path.isfile(file):
+        raise CheckpointError(
+            f"{shorten(name, 200)} is no file of a model; name a checkpoint's directory or a GGUF file"
+        )
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _download(name, revision)
     raise CheckpointError(

@@ -165,9 +165,14 @@ def _read_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
         for path in directory.iterdir():  # the read of a pipe would wait for ever
             if path.exists() and not path.is_dir():
                 check_file(path)
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except CheckpointError:
         raise
     except Exception as error:  # transformers lets any error of its parsers through
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(f"{directory}: no usable tokenizer ({reason}); add tokenizer.json") from None
+    # Without its files, transformers makes a tokenizer that knows no text.
+    files = tokenizer.vocab_files_names.values()
+    if files and not any((directory / file).exists() for file in (*files, *_TOKENIZERS)):
+        raise CheckpointError(f"{directory}: no tokenizer; add tokenizer.json")
+    return tokenizer

@@ -14,6 +14,7 @@ import jax
 
 from .. import __version__
 from ..core.checks import shorten, suggest
+from ..core.startup import imports_are_done
 from ..errors import RequestError, SpecjaxError, SpecjaxWarning, one_line
 from ..parallel import is_first_host, leave_others, log_filter, several_hosts, start
 from ..parallel.log_filter import ERROR
@@ -65,6 +66,7 @@ def main(argv: list[str] | None = None) -> int:
         process at once.
     """
     _open_closed_streams()
+    imports_are_done()
     with watch_interrupts(argv is None), _short_warnings():
         try:
             args = _parse(sys.argv[1:] if argv is None else argv)

@@ -60,17 +60,18 @@ class KVCache(struct.PyTreeNode):
     @property
     def capacity(self) -> int:
         """T, the number of positions that the cache has room for."""
+        assert self._first is not None  # states have no positions
         return self._first.shape[POSITIONS]
 
     @property
     def dtype(self):
-        """The dtype of keys and values, or ``EightBits``."""
-        return self._first.dtype
+        """The dtype of keys and values, or ``EightBits``; float32 for a cache of states alone."""
+        return jnp.dtype(jnp.float32) if self._first is None else self._first.dtype
 
     @property
-    def _first(self) -> jax.Array | EightBitRows:
-        """The first array [B, K, T, D]."""
-        return next(layer[0] for layer in self.layers if layer and not isinstance(layer, State))
+    def _first(self) -> jax.Array | EightBitRows | None:
+        """The first array [B, K, T, D]; None in a cache of states alone."""
+        return next((layer[0] for layer in self.layers if layer and not isinstance(layer, State)), None)
 
     def cut(self, length: jax.Array) -> "KVCache":
         """The cache of the first ``length`` int32 [B] tokens, at most those that it has.

@@ -8,7 +8,7 @@ The class of the configuration selects the module, see ``mixers.MIXERS`` and
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Self
+from typing import ClassVar, Self
 
 from ..core.eight_bits import blank
 from .cross_attention import CrossConfig
@@ -32,7 +32,11 @@ class MixerConfig(ABC):
     - ``rows``: the mixer's uncommitted rows of earlier calls, each [B, K, M, D], or None.
     - ``added`` float32 [B, N, E]: the output. ``new_rows``: ``rows`` followed by the rows of the N
       nodes.
+
+    ``absent``: whether it stands for no mixer, before which a layer has no norm.
     """
+
+    absent: ClassVar[bool] = False
 
     @property
     def row_shapes(self) -> tuple[tuple[int, int], ...]:
@@ -75,7 +79,10 @@ class FeedForwardConfig(ABC):
     A feed-forward is a module ``kind(config: LayerConfig, keys, dtype)``, with ``keys`` two random
     keys; ``config.mlp`` is its own configuration. It is called as
     ``feed_forward(normed)``. Its output is added to the stream; both are float32 [B, N, E].
+    ``absent``: as in ``MixerConfig``.
     """
+
+    absent: ClassVar[bool] = False
 
     @property
     def stacks(self) -> Mapping[str, Stack]:

@@ -91,7 +91,9 @@ class Layer(nnx.Module):
         crosses = config.cross is not None
         cross_keys = jax.random.split(jax.random.fold_in(key, 5), 4)
         self.cross = CrossAttention(config.cross, config.width, cross_keys, dtype) if config.cross else None
-        names = {"mixer_norm": before and first_norm, "cross_norm": before and crosses, "mlp_norm": before}
+        mixes, feeds = not config.mixer.absent, not config.mlp.absent
+        names = {"mixer_norm": before and first_norm and mixes, "cross_norm": before and crosses}
+        names |= {"mlp_norm": before and feeds}
         names |= {"mixer_out_norm": after, "cross_out_norm": after and crosses, "mlp_out_norm": after}
         names |= {"norm": config.normed == "shared"}
         for name, present in names.items():

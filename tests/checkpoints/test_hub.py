@@ -47,6 +47,13 @@ def test_a_file_of_a_model_gets_its_directory(file, tmp_path, monkeypatch):
     assert f"name its directory {tmp_path.name}" in refusal(f"{tmp_path.name}/{file}")
 
 
+def test_a_file_of_another_kind(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    assert refusal(tmp_path / "notes.txt").endswith(
+        "is no file of a model; name a checkpoint's directory or a GGUF file"
+    )
+
+
 def test_a_hub_out_of_reach_is_named(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "no model 'nobody/nothing'" in refusal("nobody/nothing")

@@ -41,6 +41,16 @@ def test_a_directory_without_tokenizer(checkpoint):
     assert "\n" not in str(error.value)
 
 
+def test_a_family_with_an_empty_tokenizer_of_its_own(checkpoint):
+    """Transformers makes the family's tokenizer without any tokens."""
+    config = json.loads((checkpoint / "config.json").read_text()) | {"model_type": "qwen2"}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    for file in checkpoint.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(CheckpointError, match="no tokenizer; add tokenizer.json"):
+        load_tokenizer(checkpoint)
+
+
 TEXTS = ["Hello world", "def f(x):\n    return x*12345", "a  b   c\t\td", "🙂 and 中文", "Ünïcödé ﬁ ½", ""]
 
 

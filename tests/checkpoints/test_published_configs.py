@@ -27,8 +27,9 @@ PUBLISHED = json.loads(Path(__file__).with_name("published_configs.json").read_t
 
 REFUSED = {
     "google/gemma-4-26B-A4B": "moe_intermediate_size",
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "mixture of experts",
 }
-"""The checkpoints that are not supported, and the option that the message names."""
+"""The checkpoints that are not supported, and what the message names."""
 
 OUTSIDE_THE_DECODER = re.compile(r"Vision|Audio|Multi[Mm]odal|Sequence|Token|QuestionAnswering|DoubleHeads")
 """The classes of transformers that have no part in a text decoder: other senses, and heads that classify."""

@@ -69,3 +69,30 @@ def test_an_ignored_signal_stays_ignored():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ready\ndone\n", "")
+
+
+IMPORTING = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "jax":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:  # some libraries go on
+                print("swallowed")
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.parametrize("command", [["-m", "specjax", "--version"], ["-c", "import specjax; print('imported')"]])
+def test_an_interrupt_while_python_imports(command, tmp_path):
+    """It ends the command line, though a library goes on. Other programs keep Python's handler."""
+    (tmp_path / "sitecustomize.py").write_text(IMPORTING)
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, *command], env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=120
+    )
+    if command[0] == "-m":
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "specjax: interrupted\n")
+    else:
+        assert done.returncode == 0 and done.stdout == "swallowed\nimported\n"

@@ -11,6 +11,18 @@ GEMMA3 = {
     "full_attention": {"factor": 4.0, "rope_theta": 1000.0, "rope_type": "linear"},
     "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
 }
+NO_EXPERTS = dict.fromkeys(
+    (
+        "n_routed_experts",
+        "num_experts_per_tok",
+        "n_shared_experts",
+        "moe_intermediate_size",
+        "routed_scaling_factor",
+        "n_group",
+        "topk_group",
+    )
+)
+OLMO3 = {"full_attention": YARN, "sliding_attention": {"rope_theta": 10.0, "rope_type": "default"}}
 EXPERTS = {"mlp_only_layers": [], "norm_topk_prob": False, "use_sliding_window": False, "layer_types": None}
 DELTA_RULE = {"layer_types": None, "full_attention_interval": 2}
 FOURTH = {"layer_types": None, "no_rope_layers": None}
@@ -52,6 +64,17 @@ CASES = {
     "cohere2": ("cohere2", {"num_hidden_layers": 5, "layer_types": None}),
     "phi": ("phi", {}),
     "ernie4_5": ("ernie4_5", {"use_bias": False}),
+    "olmo3": ("olmo3", {"rope_parameters": OLMO3}),
+    "exaone4": ("exaone4", {}),
+    "exaone4, full": ("exaone4_full", {}),
+    "ernie4_5_moe": ("ernie4_5_moe", {}),
+    "minimax_m2": ("minimax_m2", {}),
+    "falcon": ("falcon_new", {}),
+    "falcon, one key head": ("falcon", {"num_kv_heads": None}),
+    "bloom": ("bloom", {}),
+    "lfm2": ("lfm2", {"block_auto_adjust_ff_dim": False}),
+    "mamba2": ("mamba2", {}),
+    "nemotron_h": ("nemotron_h", NO_EXPERTS),
     "hunyuan": ("hunyuan_v1_dense", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
 }  # fmt: skip
 """The configuration of a recorded model, with changes to what a GGUF file can say."""
@@ -60,7 +83,8 @@ CASES = {
 def raw_config(name: str) -> dict:
     golden, changes = CASES[name]
     raw = read_file(golden)[1] | changes
-    return {key: value for key, value in raw.items() if value is not None} | {"bos_token_id": 1, "eos_token_id": 2}
+    kept = {key: value for key, value in raw.items() if value is not None or key == "sliding_window"}
+    return kept | {"bos_token_id": 1, "eos_token_id": 2}
 
 
 def assert_same(ours: nnx.Module, theirs: nnx.Module, most: float = 1e-6) -> None:

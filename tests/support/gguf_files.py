@@ -1,6 +1,5 @@
 """Small GGUF files, written as llama.cpp's conversion writes them: names, forms and metadata."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from specjax.checkpoints.experts import unstack_experts
 from specjax.checkpoints.families import NAMES
 from specjax.checkpoints.shape_check import least_shapes
 from specjax.checkpoints.tensors import abstract_decoder, dotted
+from support.gguf_forms import change, key_heads, split_experts, stack_experts
 
 ARCHITECTURES = {
     "llama": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen2_moe": "qwen2moe",
@@ -23,7 +23,13 @@ ARCHITECTURES = {
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gpt_oss": "gpt-oss",
     "smollm3": "smollm3", "granite": "granite", "arcee": "arcee", "seed_oss": "seed_oss", "cohere": "command-r",
     "cohere2": "cohere2", "phi": "phi2", "ernie4_5": "ernie4_5", "hunyuan_v1_dense": "hunyuan-dense",
+    "olmo3": "olmo2", "exaone4": "exaone4", "ernie4_5_moe": "ernie4_5-moe", "minimax_m2": "minimax-m2", "falcon": "falcon",
+    "bloom": "bloom", "lfm2": "lfm2", "mamba2": "mamba2", "nemotron_h": "nemotron_h",
 }  # fmt: skip
+
+
+HYBRIDS = ("lfm2", "nemotron_h")
+"""The architectures of which a file lists the sizes of each layer's parts."""
 
 
 def replace(name: str, value):
@@ -68,7 +74,8 @@ def write_gguf(
     name = ARCHITECTURES[raw["model_type"]]
     writer = gguf.GGUFWriter(path, name)
     add_sizes(writer, name, raw)
-    add_rope(writer, raw)
+    if raw["model_type"] not in ("bloom", "falcon", "mamba2", "nemotron_h"):
+        add_rope(writer, raw)
     add_options(writer, raw)
     if more(writer) is None and "tokenizer.ggml.model" not in writer.kv_data[0]:
         add_tokens(writer, raw)
@@ -101,23 +108,26 @@ def add_tokens(writer: gguf.GGUFWriter, raw: Mapping) -> None:
 def add_sizes(writer: gguf.GGUFWriter, name: str, raw: Mapping) -> None:
     width = raw.get("hidden_size") or raw.get("n_embd")
     heads = raw.get("num_attention_heads") or raw.get("n_head")
-    writer.add_context_length(raw.get("max_position_embeddings") or raw["n_positions"])
+    kinds = raw.get("layers_block_type") or raw.get("layer_types")
+    parts = lambda size, part: [size if kind == part else 0 for kind in kinds] if name in HYBRIDS else size
+    writer.add_context_length(raw.get("max_position_embeddings") or raw.get("n_positions") or 2**20)
     writer.add_embedding_length(width)
-    writer.add_block_count(raw.get("num_hidden_layers") or raw["n_layer"])
-    writer.add_feed_forward_length(raw.get("intermediate_size") or 4 * width)
-    writer.add_head_count(heads)
+    writer.add_block_count(raw.get("num_hidden_layers") or raw.get("n_layer") or len(kinds))
+    units = raw.get("intermediate_size") or raw.get("ffn_hidden_size") or 4 * width
+    writer.add_feed_forward_length(parts(units, "mlp") if name == "nemotron_h" else 0 if name == "mamba2" else units)
+    writer.add_head_count(0 if name == "mamba2" else heads)
     writer.add_vocab_size(raw["vocab_size"])
-    if raw.get("num_key_value_heads"):
-        writer.add_head_count_kv(raw["num_key_value_heads"])
+    if keys := key_heads(raw):
+        writer.add_head_count_kv(parts(keys, "full_attention"))
     if "rms_norm_eps" in raw:
         writer.add_layer_norm_rms_eps(raw["rms_norm_eps"])
     else:
-        eps = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
+        eps = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
         writer.add_layer_norm_eps(next(raw[key] for key in eps if key in raw))
     if name == "deepseek2":
         writer.add_key_length(raw["qk_nope_head_dim"] + raw["qk_rope_head_dim"])
         writer.add_value_length(raw["v_head_dim"])
-    elif raw.get("head_dim"):
+    elif raw.get("head_dim") and name != "mamba2":
         writer.add_key_length(raw["head_dim"])
         writer.add_value_length(raw["head_dim"])
 
@@ -172,11 +182,32 @@ def add_options(writer: gguf.GGUFWriter, raw: Mapping) -> None:
         "linear_key_head_dim": writer.add_ssm_state_size,
         "linear_num_key_heads": writer.add_ssm_group_count,
         "linear_num_value_heads": writer.add_ssm_time_step_rank,
+        "moe_num_experts": writer.add_expert_count,
+        "moe_k": writer.add_expert_used_count,
+        "moe_num_shared_experts": writer.add_expert_shared_count,
+        "moe_layer_start_index": writer.add_leading_dense_block_count,
+        "moe_layer_interval": writer.add_interleave_moe_layer_step,
+        "conv_L_cache": writer.add_shortconv_l_cache,
+        "conv_kernel": writer.add_ssm_conv_kernel,
+        "state_size": writer.add_ssm_state_size,
+        "ssm_state_size": writer.add_ssm_state_size,
+        "n_groups": writer.add_ssm_group_count,
+        "mamba_num_heads": writer.add_ssm_time_step_rank,
+        "num_heads": writer.add_ssm_time_step_rank,
     }.items():
         if raw.get(option) is not None:
             add(raw[option])
     if "linear_value_head_dim" in raw:
         writer.add_ssm_inner_size(raw["linear_value_head_dim"] * raw["linear_num_value_heads"])
+    if raw["model_type"] in ("mamba2", "nemotron_h"):
+        heads = raw.get("num_heads") or raw["mamba_num_heads"]
+        writer.add_ssm_inner_size(heads * (raw.get("mamba_head_dim") or raw["head_dim"]))
+    if raw["model_type"] in ("olmo3", "exaone4") and raw.get("sliding_window"):
+        writer.add_sliding_window(raw["sliding_window"])
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in raw["layer_types"]])
+    if raw["model_type"] == "minimax_m2":
+        writer.add_expert_feed_forward_length(raw["intermediate_size"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if raw["model_type"] in ("gemma2", "gemma3_text", "gpt_oss", "phi3", "cohere2"):
         writer.add_sliding_window(raw.get("sliding_window") or 0)
     if raw["model_type"] in ("deepseek_v2", "deepseek_v3", "glm4_moe"):
@@ -188,7 +219,7 @@ def add_options(writer: gguf.GGUFWriter, raw: Mapping) -> None:
 def converted(tensors: Mapping[str, np.ndarray], raw: Mapping) -> dict[str, np.ndarray]:
     """The tensors with the names and in the forms of a GGUF file."""
     kind = raw["model_type"]
-    layers = raw.get("num_hidden_layers") or raw["n_layer"]
+    layers = raw.get("num_hidden_layers") or raw.get("n_layer") or len(raw["layers_block_type"])
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == ARCHITECTURES[kind])
     names = gguf.get_tensor_name_map(number, layers)
     written = {}
@@ -199,70 +230,10 @@ def converted(tensors: Mapping[str, np.ndarray], raw: Mapping) -> dict[str, np.n
             ".dt_b": ".dt_proj.b",
         }.items():
             name = name.replace(old, new)
-        full = names.get_name(name, (".weight", ".bias"))
+        ends = (".weight", ".bias")
+        full = names.get_name(name, ends) or names.get_name(name.removeprefix("transformer."), ends)
         assert full, f"{name} has no name in GGUF files"
         written[full] = change(name, values, raw)
     if raw.get("tie_word_embeddings") or kind in ("gemma2", "gemma3_text"):
         written.pop("output.weight", None)
     return written
-
-
-def change(name: str, values: np.ndarray, raw: Mapping) -> np.ndarray:
-    """The tensor in the form of a GGUF file."""
-    kind, heads = raw["model_type"], raw.get("num_attention_heads") or raw["n_head"]
-    if kind in ("llama", "mixtral", "smollm3", "granite", "arcee") and re.search(r"\.[qk]_proj\.", name):
-        heads = heads if ".q_proj" in name else raw.get("num_key_value_heads") or heads
-        shape = values.shape
-        return values.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
-    if kind.startswith(("gemma", "qwen3_5")) and name.endswith("norm.weight") and "linear_attn" not in name:
-        return values + np.float32(1)
-    if "linear_attn" in name and not name.endswith("norm.weight"):
-        return of_delta_rule(name, values, raw)
-    if kind == "gpt2" and re.search(r"(c_attn|c_proj|c_fc)\.weight", name):
-        return values.T
-    if kind == "gpt_neox" and "query_key_value" in name:
-        parts = values.reshape(heads, 3, -1, *values.shape[1:])
-        return np.concatenate([parts[:, i].reshape(-1, *values.shape[1:]) for i in range(3)])
-    return values.squeeze() if "shared_expert_gate" in name else values
-
-
-def of_delta_rule(name: str, values: np.ndarray, raw: Mapping) -> np.ndarray:
-    """The tensor with the heads of values tiled: the first of each head of keys, then the second of each."""
-    keys, heads, size = (raw[f"linear_{part}"] for part in ("num_key_heads", "num_value_heads", "value_head_dim"))
-
-    def tile(rows: np.ndarray) -> np.ndarray:
-        apart = rows.reshape(keys, heads // keys, -1, *rows.shape[1:])
-        return np.concatenate([apart[:, i].reshape(-1, *rows.shape[1:]) for i in range(heads // keys)])
-
-    if "in_proj_qkv" in name or "conv1d" in name:
-        first = values.shape[0] - heads * size
-        return np.concatenate([values[:first], tile(values[first:])]).squeeze()
-    if "out_proj" in name:
-        return tile(values.T).T
-    return tile(-np.exp(values) if name.endswith("A_log") else values)
-
-
-def stack_experts(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tensors with one stack for the matrices of all experts."""
-    stacks, others = {}, {}
-    for name, values in tensors.items():
-        if match := re.fullmatch(r"(.*\.experts)\.(\d+)\.(.*)", name):
-            stacks.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = values
-        else:
-            others[name] = values
-    return others | {name: np.stack([of[i] for i in range(len(of))]) for name, of in stacks.items()}
-
-
-def split_experts(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tensors of gpt-oss with separate gates, as [X, out, in]; those of other models as they are."""
-    split = {}
-    for name, values in tensors.items():
-        prefix, found, last = name.partition(".experts.")
-        if not found or not last.startswith(("gate_up_proj", "down_proj")) or last.endswith(".weight"):
-            split[name] = values
-            continue
-        values = values if last.endswith("_bias") else values.swapaxes(1, 2)
-        end = "bias" if last.endswith("_bias") else "weight"
-        parts = {"gate": values[:, ::2], "up": values[:, 1::2]} if last.startswith("gate_up") else {"down": values}
-        split |= {f"{prefix}.experts.{part}_proj.{end}": x for part, x in parts.items()}
-    return split

@@ -8,6 +8,7 @@ HYBRID = dict(
     linear_conv_kernel_dim=3, rope_parameters=dict(rope_type="default", rope_theta=100.0, partial_rotary_factor=0.5),
 )  # fmt: skip
 LFM2 = dict(model_type="lfm2", num_attention_heads=4, num_key_value_heads=2, norm_eps=0.001, conv_L_cache=3)
+MAMBA = dict(n_groups=2, conv_kernel=3, expand=2, use_bias=True, layer_norm_epsilon=0.001)
 
 HYBRIDS = {
     "qwen3_5": dict(HYBRID, model_type="qwen3_5_text"),
@@ -30,5 +31,13 @@ HYBRIDS = {
     "lfm2": dict(
         SMALL | LFM2, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], conv_bias=True,
         block_ffn_dim_multiplier=1.5, block_multiple_of=10,
+    ),
+    "mamba2": dict(
+        MAMBA, model_type="mamba2", vocab_size=32, hidden_size=16, num_hidden_layers=2, num_heads=4, head_dim=8,
+        state_size=6,
+    ),
+    "nemotron_h": dict(
+        SMALL | HEADS | MAMBA, model_type="nemotron_h", num_hidden_layers=5, hybrid_override_pattern="M-M*-",
+        mamba_num_heads=4, mamba_head_dim=6, ssm_state_size=6, mlp_bias=True,
     ),
 }  # fmt: skip

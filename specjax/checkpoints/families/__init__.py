@@ -21,7 +21,8 @@ from .granite import GRANITE, GRANITE4
 from .lfm2 import LFM2
 from .llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from .llama4 import LLAMA4
-from .llama_kin import APERTUS, ARCEE, HELIUM, HUNYUAN, SEED_OSS
+from .llama_kin import APERTUS, ARCEE, HELIUM, HUNYUAN, SEED_OSS, SMOLLM3
+from .mamba2 import MAMBA2, NEMOTRON_H
 from .minimax import MINIMAX_M2
 from .mixtures import GPT_OSS, MIXTRAL, QWEN2_MOE, QWEN3_MOE
 from .olmo2 import EXAONE4, OLMO2, OLMO3
@@ -29,7 +30,6 @@ from .opt import OPT
 from .phi import GPTJ, PHI
 from .phi3 import PHI3
 from .qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
-from .smollm3 import SMOLLM3
 from .starcoder2 import STARCODER2
 from .t5 import T5
 
@@ -85,6 +85,8 @@ FAMILIES = {
         APERTUS,
         HUNYUAN,
         MINIMAX_M2,
+        MAMBA2,
+        NEMOTRON_H,
         T5,
         BART,
     )

@@ -7,10 +7,11 @@ from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ...models.mixers import Mamba2Config
 from ...models.rope import Rope
-from ..json_fields import Field, choice, flag, integer, list_of
+from ..json_fields import choice, flag, integer, list_of
 from ..rope_options import read_rope
 from ..schemas import BOUND, DECODER, HEADS, POSITIONS, SIZE
 from .base import LLAMA_LAYER, Family, model_names
+from .mamba2 import NO_LIMIT, mamba_names
 from .mixtures import TRAINING
 
 _FACTOR = BOUND.otherwise(1.0)
@@ -22,10 +23,6 @@ _OPTIONS = DECODER | {
     "residual_multiplier": _FACTOR,
     "logits_scaling": _FACTOR,
 }
-_INFINITY = {"__float__": "Infinity"}
-"""How transformers writes the number."""
-
-_NO_LIMIT = Field("[0, Infinity]", lambda value: value in ([0, float("inf")], [0, _INFINITY]), None, null=True)
 _MAMBA = {
     "mamba_n_heads": HEADS.otherwise(128),
     "mamba_d_head": (SIZE | choice("auto")).otherwise("auto"),
@@ -35,7 +32,7 @@ _MAMBA = {
     "mamba_expand": SIZE.otherwise(2),
     "mamba_conv_bias": flag(True),
     "mamba_proj_bias": flag(),
-    "time_step_limit": _NO_LIMIT,
+    "time_step_limit": NO_LIMIT,
 }
 """The options of layers with Mamba-2."""
 
@@ -147,17 +144,8 @@ GRANITE4 = Family(
         | {
             "mlp.gate_up": ["shared_mlp.input_linear.weight"] * 2,
             "mlp.down": ["shared_mlp.output_linear.weight"],
-            "mixer.joint": ["mamba.in_proj.weight"] * 5,
-            "mixer.joint_bias": ["mamba.in_proj.bias"] * 5,
-            "mixer.conv": ["mamba.conv1d.weight"] * 3,
-            "mixer.conv_bias": ["mamba.conv1d.bias"] * 3,
-            "mixer.log_rate": ["mamba.A_log"],
-            "mixer.step_bias": ["mamba.dt_bias"],
-            "mixer.skip": ["mamba.D"],
-            "mixer.norm": ["mamba.norm.weight"],
-            "mixer.out_proj": ["mamba.out_proj.weight"],
-            "mixer.out_proj_bias": ["mamba.out_proj.bias"],
         }
+        | mamba_names("mamba")
     ),
     refused="mixtures of experts",
     read=_read_granite4,

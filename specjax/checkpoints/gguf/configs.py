@@ -11,11 +11,7 @@ from .reader import GgufFile
 from .ropes import read_rope_options
 from .special_tokens import special_ids
 
-_SIZES = {
-    "hidden_size": "embedding_length",
-    "num_attention_heads": "attention.head_count",
-    "max_position_embeddings": "context_length",
-}
+_SIZES = {"hidden_size": "embedding_length", "max_position_embeddings": "context_length"}
 """The keys of the options that all families have, by Llama's names of the options."""
 
 _HARMLESS = (
@@ -44,13 +40,14 @@ def read_gguf_config(file: GgufFile) -> dict[str, Any]:
     options: dict[str, Any] = {option: keys.need(key) for option, key in _SIZES.items()}
     options |= {
         "architectures": [family.architecture],
+        "num_attention_heads": keys.need(known.heads),
         "model_type": family.model_type,
         "num_hidden_layers": layers,
-        "intermediate_size": keys.count("feed_forward_length") or None,  # a mixture may have experts only
+        "intermediate_size": keys.part("feed_forward_length") or None,  # a mixture may have experts only
         "vocab_size": keys.rows("token_embd.weight"),
         "rms_norm_eps": keys.get("attention.layer_norm_rms_epsilon") or keys.get("attention.layer_norm_epsilon"),
-        "num_key_value_heads": keys.get("attention.head_count_kv") or options["num_attention_heads"],
-        "head_dim": head_dim(keys),
+        "num_key_value_heads": keys.part("attention.head_count_kv") or keys.need(known.heads),
+        "head_dim": head_dim(keys, known.heads),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "dtype": "bfloat16",
     }
@@ -58,7 +55,8 @@ def read_gguf_config(file: GgufFile) -> dict[str, Any]:
     keys.refuse_others(_HARMLESS)
     _check_heads(options, family, str(file.path))
     options = {family.renamed.get(option, option): value for option, value in options.items()}
-    return {option: value for option, value in options.items() if option in family.options and value is not None}
+    given = {option: value for option, value in options.items() if value is not None or option in known.nullable}
+    return {option: value for option, value in given.items() if option in family.options}
 
 
 def architecture(file: GgufFile) -> str:
@@ -74,14 +72,14 @@ def architecture(file: GgufFile) -> str:
     return name
 
 
-def head_dim(keys: Keys) -> int:
-    """The dimensions of a head, as llama.cpp finds them.
+def head_dim(keys: Keys, count: str) -> int:
+    """The dimensions of a head, as llama.cpp finds them. ``count`` is the key of the heads.
 
     Raises ConfigError for more heads than dimensions.
     """
-    heads, width = keys.need("attention.head_count"), keys.need("embedding_length")
+    heads, width = keys.need(count), keys.need("embedding_length")
     if heads > width:
-        raise ConfigError(f"{keys.where('attention.head_count')} is {heads}; it must be at most {width}")
+        raise ConfigError(f"{keys.where(count)} is {heads}; it must be at most {width}")
     return keys.count("attention.key_length") or width // heads
 
 

@@ -36,6 +36,23 @@ class Keys:
             value = value[0]
         return shortest(value) if isinstance(value, float) else value
 
+    def each(self, key: str) -> list:
+        """The values of a key for each layer; one value stands for all, and [] for no key."""
+        self._read.add(self._prefix + key)
+        value = self.file.metadata.get(self._prefix + key, [])
+        return value if isinstance(value, list) else [value]
+
+    def part(self, key: str) -> int:
+        """The size that a key gives for the layers with some part; 0 stands for a layer without.
+
+        Raises ConfigError for anything else, and where the sizes differ.
+        """
+        sizes = {size for size in self.each(key) if size != 0} or {0}
+        if len(sizes) > 1:
+            raise ConfigError(f"{self.where(key)} is {show(self.each(key))}; layers that differ are not supported")
+        (size,) = sizes
+        return self._check(key, size, type(size) is int and size >= 0, "a whole number")
+
     def need(self, key: str) -> int:
         """The size that a key gives. Raises ConfigError without the key, and for anything else."""
         value = self.get(key)

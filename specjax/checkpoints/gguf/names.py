@@ -14,6 +14,7 @@ from .architectures import ARCHITECTURES
 from .configs import architecture, read_gguf_config
 from .packed import KeysAndValues, Mapped, Reordered, Transposed, WithAxis
 from .reader import GgufFile
+from .state_spaces import turn_back
 
 _NOT_READ = re.compile(r"rope_freqs\.weight|rope_factors_(short|long)\.weight|.*\.(attn_rot_embd|rope_freqs)\.weight")
 """Tensors that follow from the configuration, which has them."""
@@ -79,13 +80,25 @@ def _names(file: GgufFile, config: Mapping[str, Any]) -> dict[str, str]:
     layers = _layers(config)
     known = get_tensor_name_map(number, layers)
     renamed = {}
+    absent = _ABSENT_NORMS.get(config.get("num_ln_in_parallel_attn", 0), ())
     for path, listed in FAMILIES[config["model_type"]].names.items():
+        if path.removesuffix("_bias") in absent:
+            continue
         for i in range(layers) if ".N." in path else [0]:
             theirs = [re.sub(r"\bN\b", str(i), name_of(entry)) for entry in listed]
-            ours = [(known.get_name(module), end) for module, end in map(_in_package, theirs)]
+            ours = [(_name(known, module), end) for module, end in map(_in_package, theirs)]
             if all(module for module, _ in ours):  # else the parameter is not one of this architecture
                 renamed |= {f"{module}.{end}" if end else module: full for (module, end), full in zip(ours, theirs)}
     return renamed
+
+
+_ABSENT_NORMS = {1: ("layers.N.mixer_norm", "layers.N.mlp_norm"), 2: ("layers.N.norm",)}
+"""The norms that Falcon's layers lack, by their number. In a file they have the others' names."""
+
+
+def _name(known: Any, module: str) -> str | None:
+    """The name of a module in a file. The conversion of BLOOM drops the prefix before it looks."""
+    return known.get_name(module) or known.get_name(module.removeprefix("transformer."))
 
 
 def _in_package(name: str) -> tuple[str, str]:
@@ -131,8 +144,13 @@ def _turned_back(name: str, tensor: Any, kind: str, config: Mapping[str, Any]) -
         return Mapped(tensor, lambda x: x - np.float32(ARCHITECTURES[kind].norm_offset))
     if kind.startswith("qwen35") and (name.endswith(".ssm_a") or last in _OF_VALUES):
         return _delta_rule(last if end in ("weight", "bias") else end, tensor, config)
-    if kind == "gptneox" and last == "attn_qkv":
-        return Reordered(tensor, _by_heads(tensor.get_shape()[0], _heads(config)))
+    if kind in ("gptneox", "bloom", "falcon") and last == "attn_qkv":
+        heads = _heads(config)
+        return Reordered(tensor, _by_heads(tensor.get_shape()[0], heads, config.get("num_kv_heads", heads)))
+    if kind in ("mamba2", "nemotron_h"):
+        return turn_back(name, tensor)
+    if last == "exp_probs_b" and kind == "ernie4_5-moe" or kind == "lfm2" and last == "conv" and end == "weight":
+        return WithAxis(tensor, 1 if kind == "lfm2" else 0)
     if kind == "gpt2" and end == "weight" and last in ("attn_qkv", "attn_output", "ffn_up", "ffn_down"):
         return Transposed(tensor)
     if last == "ffn_gate_inp_shexp" and len(tensor.get_shape()) == 1:
@@ -145,9 +163,11 @@ def _halves(rows: int, heads: int) -> np.ndarray:
     return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).ravel()
 
 
-def _by_heads(rows: int, heads: int) -> np.ndarray:
-    """The row in the file of each row of q, k and v, which a checkpoint has head by head."""
-    return np.arange(rows).reshape(3, heads, -1).swapaxes(0, 1).ravel()
+def _by_heads(rows: int, heads: int, keys: int) -> np.ndarray:
+    """The row in the file of each row of q, k and v. A checkpoint has them by key heads."""
+    size = rows // (heads + 2 * keys)
+    parts = np.split(np.arange(rows), (heads * size, (heads + keys) * size))
+    return np.hstack([part.reshape(keys, -1) for part in parts]).ravel()
 
 
 _OF_VALUES = ("attn_qkv", "attn_gate", "ssm_conv1d", "ssm_out", "ssm_alpha", "ssm_beta", "ssm_dt")

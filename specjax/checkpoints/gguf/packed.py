@@ -151,6 +151,19 @@ class WithAxis(View):
         return part[(*[slice(None)] * self._axis, own)]
 
 
+class Flat(View):
+    """A small tensor without its axes."""
+
+    def __init__(self, tensor: Any):
+        self._tensor = tensor
+
+    def get_shape(self) -> list[int]:
+        return [int(np.prod(self._tensor.get_shape()))]
+
+    def read(self, *index) -> np.ndarray:
+        return self._tensor[:].reshape(-1)[index]
+
+
 class KeysAndValues(View):
     """DeepSeek's matrix [heads * (K + V), rank]: of each head its keys, then its values.
 

@@ -26,6 +26,7 @@ _ASCII_SIGN = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"""
 _DEEPSEEK_V3 = (
     rf"{_ASCII_SIGN}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_ENDS}"
 )
+_BLOOM = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{0964}\x{06D4}\x{060C})]+"
 _CASED = r"(?:(?![\x{10D0}-\x{10FF}\x{1D400}-\x{1D7CB}])[\p{Lu}\p{Ll}\p{Lt}])"
 """DeepSeek's letters: those with case, without small Georgian and mathematical ones."""
 
@@ -57,12 +58,14 @@ _KINDS = {
     PreTokenizer((_GPT2,), nfc=True): "olmo",
     _LLAMA3: "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral",
     PreTokenizer((_CL100K,)): "dbrx smaug-bpe glm4 chatglm-bpe lfm2",
+    PreTokenizer((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]")): "falcon",
+    PreTokenizer((_BLOOM,)): "bloom",
     _DIGITS: "starcoder refact command-r smollm codeshell exaone",
     PreTokenizer((_QWEN2,), nfc=True): "qwen2 deepseek-r1-qwen stablelm2 megrez",
     PreTokenizer((_SEED,)): "seed-coder",
     PreTokenizer((_QWEN35,), nfc=True): "qwen35",
     PreTokenizer((_TEKKEN,), whole=True, bos=True): "tekken",
-    PreTokenizer((_O200K,)): "gpt-4o llama4 kanana2",
+    PreTokenizer((_O200K,)): "gpt-4o llama4 kanana2 minimax-m2",
     PreTokenizer((r"\p{N}{1,3}", _CJK, _DEEPSEEK_V3)): "deepseek-v3 hunyuan-dense",
     PreTokenizer(("[\r\n]", rf"\s?{_CASED}+", _DEEPSEEK_SIGNS, r"\s+$", _OLD_CJK, r"\p{N}")): "deepseek-llm",
     PreTokenizer(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _OLD_CJK, r"\p{N}")): "deepseek-coder",

@@ -65,13 +65,14 @@ class PartialReader(Drawing):
         super().__post_init__()
 
     def check(self, config: ModelConfig) -> None:
-        several = any(layer.mixer != config.layer(0).mixer for layer in config.layers)
-        if several or any(config.windows) or config.relative is not None:
+        first = config.layer(0).mixer
+        several = any(layer.mixer != first for layer in config.layers)
+        if several or not first.row_shapes or any(config.windows) or config.relative is not None:
             raise RequestError(
-                "the target has attention windows, biases by distance or layers of several kinds, and its draft cannot "
-                "read a part of the cache; use another method"
+                "the target has attention windows, biases by distance, recurrent layers or layers of several kinds, "
+                "and its draft cannot read a part of the cache; use another method"
             )
-        if self.cache_chunks and not isinstance(config.layer(0).mixer, AttentionConfig):
+        if self.cache_chunks and not isinstance(first, AttentionConfig):
             raise RequestError(
                 "the cache of latent attention has no keys of heads by which to choose chunks; use cache_chunks=0"
             )

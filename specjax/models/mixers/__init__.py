@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..kinds import MixerConfig
+from .absent import NoMixer, NoMixerConfig
 from .attention import Attention, AttentionConfig
 from .delta_rule import DeltaRule, DeltaRuleConfig
 from .latent import LatentAttention, LatentAttentionConfig
@@ -16,5 +17,6 @@ MIXERS: dict[type[MixerConfig], Callable[..., Any]] = {
     DeltaRuleConfig: DeltaRule,
     ShortConvConfig: ShortConv,
     Mamba2Config: Mamba2,
+    NoMixerConfig: NoMixer,
 }
 """The module of each kind of mixer, by the class of its configuration."""

@@ -14,6 +14,7 @@ from ...errors import RequestError
 from ...loop.prefill import pad_prompts
 from ...models.decoder import Decoder, Skip
 from ...models.feed_forwards import Experts
+from ...models.mixers import MIXERS
 from ...text.generator import Prompt
 
 _LONGEST_TEXT = 512
@@ -78,15 +79,22 @@ def _without(model: Decoder, keep: jax.Array) -> Decoder:
     graph, params = nnx.split(model)
     model = nnx.merge(graph, jax.tree.map(lambda x: x, params))  # with its own variables
     for layer, attention, mlp in zip(model.layers, *keep):
-        for has_part, outputs in ((attention, (layer.mixer.out, layer.mixer.out_bias)), (mlp, _outputs(layer.mlp))):
-            for param in outputs:
-                if param is not None:
-                    param[...] = jnp.where(has_part, param[...], 0)
+        for has_part, part in ((attention, layer.mixer), (mlp, layer.mlp)):
+            for param in _outputs(part):
+                param[...] = jnp.where(has_part, param[...], 0)
     return model
 
 
-def _outputs(mlp) -> tuple:
-    """The parameters of a feed-forward that scale its output."""
-    if not isinstance(mlp, Experts):
-        return mlp.down, mlp.down_bias
-    return mlp.downs, mlp.downs_bias, *(() if mlp.shared is None else (mlp.shared.down,))
+_OUTPUTS = ("out", "out_bias", "out_proj", "out_proj_bias")
+"""The parameters of mixers that scale the output."""
+
+
+def _outputs(part) -> list:
+    """The parameters of a sub-layer that scale its output."""
+    if type(part) in MIXERS.values():
+        params = [getattr(part, name, None) for name in _OUTPUTS]
+    elif isinstance(part, Experts):
+        params = [part.downs, part.downs_bias, part.shared and part.shared.down]
+    else:
+        params = [getattr(part, name, None) for name in ("down", "down_bias")]
+    return [param for param in params if param is not None]

@@ -74,10 +74,11 @@ def tune_layers(
     if L < 2:
         raise RequestError("the target has one layer, and no part of it can draft; use another method")
     layers = target.config.layers
-    if target.config.normed == "stream" or any(layer.mixer.source is not None for layer in layers):
+    bound = any(layer.mixer.source is not None or layer.mixer.absent or layer.mlp.absent for layer in layers)
+    if target.config.normed == "stream" or bound:
         raise RequestError(
-            f"the layers of {target.name!r} norm the whole stream or read one another's keys, so they cannot be left "
-            "out one by one; use another method"
+            f"the layers of {target.name!r} norm the whole stream, read one another's keys or have one sub-layer only, "
+            "so their parts cannot be left out one by one; use another method"
         )
     per_row("temperature", temperature, 1, np.float32)
     whole("longest", longest)

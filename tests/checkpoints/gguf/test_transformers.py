@@ -21,6 +21,8 @@ import specjax
 from specjax.checkpoints.convert import convert
 from specjax.checkpoints.gguf.packed import PackedTensor
 from specjax.checkpoints.gguf.pre_tokenizers import PRE_TOKENIZERS
+from specjax.checkpoints.gguf.reader import open_gguf
+from specjax.checkpoints.load import load_tokenizer
 from specjax.training.losses import scores
 
 pytestmark = pytest.mark.slow
@@ -141,13 +143,38 @@ def test_a_real_model(real_file, torch):
     assert text(ours.tokenizer) == text(theirs)
 
 
+def ids_of_llama_cpp(path: Path, texts: list[str]) -> list[list[int]]:
+    script = Path(__file__).parents[2] / "support" / "llama_cpp_ids.py"
+    command = [sys.executable, script, path]
+    lines = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True, timeout=300).stdout
+    return [*map(json.loads, lines.splitlines())]
+
+
 def test_ids_of_llama_cpp(real_file):
     ours = specjax.load(real_file).tokenizer
     texts = odd_texts(500, ("<|im_start|>", "<|im_end|>", "<|endoftext|>"))
-    script = Path(__file__).parents[2] / "support" / "llama_cpp_ids.py"
-    command = [sys.executable, script, real_file]
-    lines = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True, timeout=300).stdout
-    assert [ours.encode(text, add_special_tokens=False) for text in texts] == list(map(json.loads, lines.splitlines()))
+    assert [ours.encode(text, add_special_tokens=False) for text in texts] == ids_of_llama_cpp(real_file, texts)
+
+
+@pytest.mark.parametrize("split", ["bloom", "falcon", "minimax-m2"])
+def test_splits_of_llama_cpp(split, real_file, tmp_path):
+    """SmolLM2's tokens and merges with another split, which gives other ids to a seventh of these texts or more."""
+    known = open_gguf(real_file).metadata
+    raw = raw_config("llama") | {"vocab_size": len(known["tokenizer.ggml.tokens"])}
+
+    def more(writer):
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(split)
+        writer.add_token_list(known["tokenizer.ggml.tokens"])
+        writer.add_token_merges(known["tokenizer.ggml.merges"])
+        writer.add_token_types(known["tokenizer.ggml.token_type"])
+
+    path = write_gguf(tmp_path / "model.gguf", random_tensors(raw), raw, more)
+    texts = [text for text in odd_texts(150, ()) if text]
+    ours, usual = load_tokenizer(path)[0], load_tokenizer(real_file)[0]
+    ids = ours(texts, add_special_tokens=False)["input_ids"]
+    assert ids == ids_of_llama_cpp(path, texts)
+    assert sum(a != b for a, b in zip(ids, usual(texts, add_special_tokens=False)["input_ids"])) > len(texts) / 7
 
 
 def test_a_real_model_converted(real_file, tmp_path, torch):

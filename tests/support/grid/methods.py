@@ -48,8 +48,8 @@ from specjax.heads import (
     MtpConfig,
 )
 from specjax.loop.drafter import Drafter, Models, TrainedHead
-from specjax.models.feed_forwards import ExpertsConfig
-from specjax.models.mixers import DeltaRuleConfig, LatentAttentionConfig, Mamba2Config, ShortConvConfig
+from specjax.models.feed_forwards import ExpertsConfig, NoMlpConfig
+from specjax.models.mixers import DeltaRuleConfig, LatentAttentionConfig, Mamba2Config, NoMixerConfig, ShortConvConfig
 
 from ..models import TINY, random_head, tiny_model
 from .cases import CAPACITY, DRAFTS, V
@@ -64,6 +64,9 @@ TARGETS: dict[str, ModelConfig] = {
     "hybrid": CONFIG.replace(num_layers=2, mixers=(DeltaRuleConfig(1, 2, 8, 8, 3), None)),
     "convolution": CONFIG.replace(num_layers=2, mixers=(ShortConvConfig(16, 3), None)),
     "mamba": CONFIG.replace(num_layers=2, mixers=(Mamba2Config(2, 8, 1, 8, 3), None)),
+    "states": CONFIG.replace(
+        num_layers=2, mixers=(Mamba2Config(2, 8, 1, 8, 3), NoMixerConfig()), mlps=(NoMlpConfig(), None)
+    ),
 }
 """A target of each class. Drafts are dense."""
 
@@ -73,6 +76,7 @@ OTHER_CLASSES = {
     "hybrid": ("draft_model", "tree"),
     "convolution": ("ngram", "tree"),
     "mamba": ("draft_model", "tree"),
+    "states": ("draft_model", "tree"),
 }
 """The methods with a target of each class, trees and chains. The first tier runs the first."""
 

@@ -12,6 +12,8 @@ from support.reference import softmax
 from specjax import RequestError, save
 from specjax.cli.main import main
 from specjax.models.decoder import Skip
+from specjax.models.feed_forwards import NoMlpConfig
+from specjax.models.mixers import DeltaRuleConfig, Mamba2Config, ShortConvConfig
 from specjax.tools.tune import layer_agreement, layer_cost, layers
 from specjax.tools.tune.layer_cost import Costs, solve, speedup
 
@@ -73,6 +75,24 @@ def test_the_best_exit_is_where_the_layers_begin_to_do_nothing(target):
     assert found[0].drafted == 8 and found[0].cost == pytest.approx((1 + 4) / (1 + 8)) and found[0].speedup > 1
     best = layers.find_skip_set(rate, EACH, L, longest=8, budget=8 * L)[0]
     assert {2, 3} <= {*best.skip.attention} and {2, 3} <= {*best.skip.mlp} and best.speedup >= found[0].speedup
+
+
+@pytest.mark.parametrize("mixer", [DeltaRuleConfig(1, 2, 4, 4, 3), Mamba2Config(2, 4, 1, 4, 3), ShortConvConfig(8, 3)])
+def test_a_recurrent_layer_that_is_left_out_adds_nothing(mixer):
+    whole, idle = (tiny_model(0, 6.0, num_layers=2, mixers=(None, mixer)) for _ in range(2))
+    idle.layers[1].mixer.out_proj[...] *= 0
+    ids = np.array([language_model(whole).tokenizer.encode(TEXTS[0])])
+    read = lambda model: model.logits(model(ids, np.arange(ids.size)[None], np.tri(ids.size, dtype=bool)).hidden)[0]
+    p, q = (np.stack([softmax(row) for row in np.asarray(read(model))]) for model in (whole, idle))
+    shared = np.minimum(p, q).sum(-1).mean()
+    rate = layer_agreement.agreement_on(language_model(whole), TEXTS[:1], 1.0)
+    assert rate(Skip((1,), ())) == pytest.approx(shared, abs=1e-5) and shared < 0.99
+
+
+def test_layers_of_one_part_are_refused():
+    model = tiny_model(num_layers=2, mlps=(None, NoMlpConfig()))
+    with pytest.raises(RequestError, match="one sub-layer only"):
+        layers.tune_layers(language_model(model), TEXTS)
 
 
 def test_texts_may_be_token_ids(target):
