@@ -14,7 +14,7 @@ from flax import struct
 from jax import lax
 
 from ..core.eight_bits import EightBitRows, EightBits, full_dtype, store
-from ..kernels.cpu import past_attention
+from ..kernels.cpu import attention as cpu_kernel
 from ..kernels.gpu import attention as attention_kernel
 from ..kernels.gpu import cache_write
 from ..kernels.gpu.attention import Scores
@@ -155,23 +155,38 @@ def attend(
 
     Returns float32 [B, N, K * G * D].
     """
-    # 1. The queries, scaled.
-    B, N, K, G, D = q.shape
     first = past if rows is None else rows
     assert first is not None  # past or rows, or both
-    keys, values = first
-    q = (q * scores.scale_of(D)).astype(full_dtype(keys.dtype)).transpose(0, 2, 1, 3, 4)
+    q = (q * scores.scale_of(q.shape[-1])).astype(full_dtype(first[0].dtype))
+    in_parts = partial(_attend_in_parts, scores=scores, bias=bias)
+    operands = q, past, length, rows, mask, positions, sinks
+    dense = past is not None and rows is not None and isinstance(mask, jax.Array)
+    if not dense or sinks is not None or bias is not None or not cpu_kernel.fits(q, past[0], scores):
+        return in_parts(*operands)
+
+    def in_kernel(q, past, length, rows, mask, *_):
+        mask = jnp.broadcast_to(mask, (*q.shape[:2], mask.shape[-1]))
+        return cpu_kernel.attend(q, past, length, rows, mask)
+
+    return lax.platform_dependent(*operands, cpu=in_kernel, default=in_parts)
+
+
+def _attend_in_parts(q, past, length, rows, mask, positions, sinks, *, scores: Scores, bias) -> jax.Array:
+    """``attend`` for scaled queries: a part for the rows, one for the past and one for the sinks."""
+    # 1. The queries of a key head together.
+    B, N, K, G, D = q.shape
+    q = q.transpose(0, 2, 1, 3, 4)
     flat = q.reshape(B, K, N * G, D)
 
     # 2. The rows, the past and the sinks, one after another.
     if rows is None:
         out = attend_to_nothing(flat)
     elif isinstance(mask, Seen):
-        out = _attend_to_intervals(q, keys, values, mask, scores.softcap, bias)
+        out = _attend_to_intervals(q, *rows, mask, scores.softcap, bias)
     else:
         assert mask is not None  # with rows there is a mask
         mask = jnp.repeat(jnp.broadcast_to(mask, (B, *mask.shape[-2:])), G, 1)[:, None]
-        out = attend_to_part(flat, keys, values, mask, scores.softcap, None if bias is None else bias.to(bias.rows))
+        out = attend_to_part(flat, *rows, mask, scores.softcap, None if bias is None else bias.to(bias.rows))
     if past is not None:
         keys, values = past
         out = _attend_past(out, flat, keys, values, length, jnp.repeat(positions, G, 1), scores, bias)
@@ -249,8 +264,6 @@ def _attend_past(
     apart.
     """
     in_chunks, at_once = (partial(each, scores=scores, bias=bias) for each in (_past_in_chunks, _past_at_once))
-    if bias is None and not isinstance(k, EightBitRows) and past_attention.fits(q, k, scores):
-        in_chunks = _past_in_kernel
     if sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(k)) <= _LARGEST_COPY:
         return lax.platform_dependent(own, q, k, v, length, positions, cpu=in_chunks, default=at_once)
 
@@ -266,10 +279,6 @@ def _past_at_once(own: Partial, q, k, v, length, positions, *, scores: Scores, b
     at = jnp.arange(k.shape[2])
     mask = _visible(at, length, scores.first(positions))
     return merge(own, attend_to_part(q, k, v, mask, scores.softcap, None if bias is None else bias.to(at[None])))
-
-
-def _past_in_kernel(own: Partial, q, k, v, length, positions) -> Partial:
-    return Partial(*past_attention.attend((own.values, own.top, own.weight), q, k, v, length))
 
 
 def _past_in_chunks(own: Partial, q, k, v, length, positions, *, scores: Scores, bias: Bias | Slopes | None) -> Partial:
