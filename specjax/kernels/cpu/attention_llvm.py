@@ -13,7 +13,24 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from ..gpu.attention import NEVER
-from .llvm import FLOAT, FLOATS, I8, I32, I64, INTS, LANES, OPERAND, POINTER, RESULT, VOID, Call, declare, least, loop, most
+from .llvm import (
+    FLOAT,
+    FLOATS,
+    I8,
+    I32,
+    I64,
+    INTS,
+    LANES,
+    OPERAND,
+    POINTER,
+    RESULT,
+    VOID,
+    Call,
+    declare,
+    least,
+    loop,
+    most,
+)
 from .shared_call import SharedCall
 
 _EXP = (1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1, 1)
@@ -144,7 +161,9 @@ def _in_blocks(build, head: _Head, which: int, D: int, visit: Callable) -> None:
         at = build.add(before, build.udiv(first, I64(LANES)))
 
         def seen_rows(m):
-            bytes_ = build.load(build.gep(head.seen(m), [first], source_etype=I8), typ=ir.VectorType(I8, LANES), align=1)
+            bytes_ = build.load(
+                build.gep(head.seen(m), [first], source_etype=I8), typ=ir.VectorType(I8, LANES), align=1
+            )
             return build.icmp_unsigned("!=", bytes_, ir.VectorType(I8, LANES)([I8(0)] * LANES))
 
         _in_groups(build, head, lambda together: visit(together, block, at, seen_rows))

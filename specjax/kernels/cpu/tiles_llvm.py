@@ -29,7 +29,6 @@ _ROWS = {"avx512_vnni": 8, "avx_vnni": 4, "avx2": 4, "plain": 4}
 """The most rows that share a tile's numbers in registers."""
 
 
-
 class Form(NamedTuple):
     """The weights of a product.
 
