@@ -16,7 +16,7 @@ _ALL = (slice(None), slice(None))
 
 
 class Packed(NamedTuple):
-    """A packed weight [out, in]. Indexing unpacks a slice, float32.
+    """A packed weight [..., out, in]. Indexing unpacks a slice, float32.
 
     Attributes:
       stored: its numbers and scales, if a model can keep them; else None.
@@ -36,9 +36,9 @@ class Packed(NamedTuple):
     def __getitem__(self, index: tuple) -> np.ndarray:
         if self.unpack is not None:
             return self.unpack(index)
-        stored, (rows, columns) = self.stored, index
+        stored, (*rows, columns) = self.stored, index
         assert stored is not None
-        spread = lambda part: np.repeat(part[(rows, slice(None))], stored.group, 1)[:, columns]
+        spread = lambda part: np.repeat(part[(*rows, slice(None))], stored.group, -1)[..., columns]
         product = stored.numbers[index].astype(np.float32) * spread(stored.scales)
         return product if stored.offsets is None else product + spread(stored.offsets)
 
