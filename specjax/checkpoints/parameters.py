@@ -24,7 +24,7 @@ from .packed.words import Packed
 from .placement import Placement
 from .shape_check import cast
 
-_PART = 1 << 22
+_PART = 1 << 20
 """Numbers of a part."""
 
 
@@ -81,10 +81,11 @@ def read_parameter(source: Source, placement: Placement, on_host: bool) -> jax.A
         value = _read(part, placement.sharding(part.param))
         return quantise_parameter(part.name, part.param, value, scheme)
 
-    count, *rest = source.param.shape
-    size = max(TILE, _PART // math.prod(rest) // TILE * TILE) if len(rest) == 1 else 1
     if placement.mesh is not None or math.prod(source.param.shape) <= _PART:
         return read(source)
+    count = source.param.shape[0]
+    parts = -(-math.prod(source.param.shape) // _PART)  # equal ones, which share a program
+    size = -(-count // parts // TILE) * TILE if len(source.param.shape) == 2 else 1
     parts = [read(source.rows(first, min(first + size, count))) for first in range(0, count, size)]
     outputs = None if parts[0].outputs is None else source.param.shape[-2]
     same = [part.replace(outputs=outputs) for part in parts]
