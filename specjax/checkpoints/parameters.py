@@ -75,9 +75,9 @@ def read_parameter(source: Source, placement: Placement, on_host: bool) -> jax.A
         value = _read(source, sharding.with_memory_kind(HOST) if on_host and not scheme else sharding)
         return quantise_parameter(source.name, source.param, value, scheme) if scheme else value
 
-    def read(part: Source) -> Quantised:
-        if stored:
-            return _read_stored(part._replace(tensors=stored), placement)
+    def read(part: Source) -> Any:
+        if not scheme:
+            return _read_stored(part._replace(tensors=stored or {}), placement)
         value = _read(part, placement.sharding(part.param))
         return quantise_parameter(part.name, part.param, value, scheme)
 

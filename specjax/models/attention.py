@@ -155,8 +155,8 @@ def attend(
     q = (q * scores.scale_of(q.shape[-1])).astype(full_dtype(first[0].dtype))
     in_parts = partial(_attend_in_parts, scores=scores, bias=bias)
     operands = q, past, length, rows, mask, positions, sinks
-    dense = past is not None and rows is not None and isinstance(mask, jax.Array)
-    if not dense or sinks is not None or bias is not None or not cpu_kernel.fits(q, past[0], scores):
+    dense = rows is not None and isinstance(mask, jax.Array) and sinks is None and bias is None
+    if past is None or not dense or not cpu_kernel.fits(q, past[0], scores):
         return in_parts(*operands)
 
     def in_kernel(q, past, length, rows, mask, *_):
@@ -177,11 +177,13 @@ def _attend_in_parts(q, past, length, rows, mask, positions, sinks, *, scores: S
     if rows is None:
         out = attend_to_nothing(flat)
     elif isinstance(mask, Seen):
-        out = _attend_to_intervals(q, *rows, mask, scores.softcap, bias)
+        keys, values = rows
+        out = _attend_to_intervals(q, keys, values, mask, scores.softcap, bias)
     else:
         assert mask is not None  # with rows there is a mask
         mask = jnp.repeat(jnp.broadcast_to(mask, (B, *mask.shape[-2:])), G, 1)[:, None]
-        out = attend_to_part(flat, *rows, mask, scores.softcap, None if bias is None else bias.to(bias.rows))
+        keys, values = rows
+        out = attend_to_part(flat, keys, values, mask, scores.softcap, None if bias is None else bias.to(bias.rows))
     if past is not None:
         keys, values = past
         out = attend_past(out, flat, keys, values, length, jnp.repeat(positions, G, 1), scores, bias)

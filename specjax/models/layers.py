@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -166,13 +167,14 @@ def normalize(x: jax.Array, config: Norm, weight: jax.Array, bias: jax.Array | N
     """The norm of x [..., E] over the last axis, in float32."""
     if config.offset:
         weight = weight.astype(jnp.float32) + config.offset
-    normed = _norm(x.astype(jnp.float32), weight, config.eps, config.kind != "rms")
+    normed: Any = _norm(x.astype(jnp.float32), weight, config.eps, config.kind != "rms")
     return normed if bias is None else normed + bias.astype(jnp.float32)
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     """Root-mean-square norm over the last axis, in float32 (Zhang & Sennrich 2019)."""
-    return _norm(x.astype(jnp.float32), weight, eps, False)
+    normed: Any = _norm(x.astype(jnp.float32), weight, eps, False)
+    return normed
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))

@@ -3,12 +3,10 @@
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
-from support.command_line import specjax_main  # noqa: F401
 from support.gguf_cases import raw_config
 from support.gguf_files import random_tensors, write_gguf
 from support.models import TINY, language_model, tiny_model
@@ -24,7 +22,9 @@ from specjax.models.quantised_weights import Quantised, scheme_of
 from specjax.models.rounding import quantise_module
 
 MODEL = tiny_model(hidden_size=64, intermediate_size=96, head_dim=16, num_layers=1)
-EXPERTS = tiny_model(config=TINY.replace(family="qwen3_moe", mlps=(ExpertsConfig(5, 2, 64),), qk_norm=True), num_layers=1)
+EXPERTS = tiny_model(
+    config=TINY.replace(family="qwen3_moe", mlps=(ExpertsConfig(5, 2, 64),), qk_norm=True), num_layers=1
+)
 
 
 def assert_same(found, wanted):
@@ -70,21 +70,6 @@ def test_another_form_of_a_saved_model(tmp_path):
     again = load_model(tmp_path, Placement(quantize="int8")).layers[0].mlp.down[...]
     saved = load_model(tmp_path).layers[0].mlp.down[...]
     np.testing.assert_allclose(again.dequantise(), saved.dequantise(), atol=0.01 * np.abs(saved.dequantise()).max())
-
-
-@pytest.mark.parametrize("name, form", [("model.gguf", "stored"), ("full", "int4")])
-def test_a_converted_model_is_that_of_the_original(name, form, specjax_main, tmp_path):
-    raw = raw_config("llama")
-    tensors = {key: np.float32(value) for key, value in random_tensors(raw).items()}
-    write_gguf(tmp_path / "model.gguf", tensors, raw)
-    specjax.save(specjax.load(tmp_path / "model.gguf", dtype="float32"), tmp_path / "full")
-    (tmp_path / "full" / "generation_config.json").write_text('{"temperature": 0.7, "do_sample": true}')
-    code, out, err = specjax_main("convert", tmp_path / name, tmp_path / "new", "--quantize", form)
-    assert code == 0 and out.startswith(f"{tmp_path / 'new'}: {tmp_path / name} in {form}")
-    found, wanted = specjax.load(tmp_path / "new"), specjax.load(tmp_path / name, quantize=form)
-    assert_same(found.model, wanted.model)
-    assert found.sampling == wanted.sampling
-    assert found.tokenizer("a b")["input_ids"] == wanted.tokenizer("a b")["input_ids"]
 
 
 @pytest.mark.parametrize("form", [None, "int8", "int4"])

@@ -163,7 +163,7 @@ def _quantised(shape: tuple, bits: int, read: Callable, scales: np.ndarray, zero
     parts = [
         Part(part.shape, "F32", lambda index, part=part: part[index]) for part in (scales, offsets) if part is not None
     ]
-    stored = Stored(f"int{bits}", numbers, *parts)
+    stored = Stored(f"int{bits}", numbers, *parts, exact=True)
     odd = bits == 4 and stored.group % 2  # a group fills whole bytes
     return Packed(shape, unpack=Packed(shape, stored).__getitem__) if odd else Packed(shape, stored)
 
