@@ -60,9 +60,7 @@ def convert(name: str | Path, directory: str | Path, dtype: str | None = None, q
         return
     checkpoint = find(name)
     if not is_gguf(checkpoint):
-        raise CheckpointError(
-            f"{name}: not a GGUF file; every command reads a Hugging Face checkpoint as it is, and quantize writes another form"
-        )
+        raise CheckpointError(f"{name}: not a GGUF file; every command reads a Hugging Face checkpoint as it is")
     dtype = check_dtype(dtype or "bfloat16")
     config = read_config(checkpoint).replace(dtype=dtype)
     file = open_gguf(checkpoint)

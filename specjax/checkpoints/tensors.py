@@ -30,8 +30,8 @@ from .gguf.names import open_tensors_of
 from .gguf.reader import open_gguf
 from .packed import own
 from .packed.float8 import open_float8
+from .packed.parameters import Source, read_parameter
 from .packed.weights import unpack_tensors, without_zero_biases
-from .parameters import Source, read_parameter
 from .placement import Placement
 from .shape_check import check_tensors, least_shapes
 from .tied_head import untie_if_different

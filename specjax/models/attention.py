@@ -2,8 +2,8 @@
 
 The mask of the past is a length for each row, so its cost follows the tokens in the cache and not
 the capacity. The nodes are few, and a dense mask lets them form any tree. ``models.attend`` has the
-same attention by its definition. Only files of attention and ``cache.py`` know the cache's layout: keys and
-values [B, K, T, D].
+same attention by its definition. Only files of attention and ``cache.py`` know the cache's layout:
+keys and values [B, K, T, D].
 """
 
 from functools import partial
@@ -167,7 +167,7 @@ def attend(
 
 
 def _attend_in_parts(q, past, length, rows, mask, positions, sinks, *, scores: Scores, bias) -> jax.Array:
-    """``attend`` for scaled queries: a part for the rows, one for the past and one for the sinks."""
+    """``attend`` for scaled queries: a part for the rows, the past and the sinks each."""
     # 1. The queries of a key head together.
     B, N, K, G, D = q.shape
     q = q.transpose(0, 2, 1, 3, 4)

@@ -12,7 +12,7 @@ from support.gguf_files import random_tensors, write_gguf
 from support.models import TINY, language_model, tiny_model
 
 import specjax
-from specjax.checkpoints import parameters
+from specjax.checkpoints.packed import parameters
 from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.errors import CheckpointError, ConfigError, RequestError

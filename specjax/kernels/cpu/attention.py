@@ -37,7 +37,7 @@ def fits(q: jax.Array, k: jax.Array, scores: Scores) -> bool:
 
 
 def attend(q: jax.Array, past: tuple, length: jax.Array, rows: tuple, mask: jax.Array) -> jax.Array:
-    """Attention over the valid positions of the past, and then over rows; float32 [B, N, K * G * D].
+    """Attention over the valid past, and then over rows; float32 [B, N, K * G * D].
 
     A node's sums go through what it sees in order. They depend neither on other nodes, nor on the
     capacity T, nor on whether an ancestor lies in the past or among the rows.

@@ -170,7 +170,7 @@ def _in_blocks(build, head: _Head, which: int, D: int, visit: Callable) -> None:
 
 
 def _in_groups(build, head: _Head, visit: Callable) -> None:
-    """Builds ``visit`` for lists of ``TOGETHER`` queries, and for each of the remaining ones alone."""
+    """Builds ``visit`` for lists of ``TOGETHER`` queries, and for each of the rest alone."""
     alone = build.sub(head.end, build.urem(build.sub(head.end, head.first), I64(TOGETHER)))
     for size, start, stop in ((TOGETHER, head.first, alone), (1, alone, head.end)):
         with build.if_then(build.icmp_unsigned("<", start, stop)), loop(build, start, stop, size) as m:

@@ -13,16 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ..kernels.cpu.tile_order import TILE
-from ..models.offload import HOST
-from ..models.quantised_products import in_kernel_order
-from ..models.quantised_weights import Quantised, pack
-from ..models.rounding import is_quantisable, quantise_parameter
-from .blocks import Block
-from .packed.stored import Stored, in_one_form
-from .packed.words import Packed
-from .placement import Placement
-from .shape_check import cast
+from ...kernels.cpu.tile_order import TILE
+from ...models.offload import HOST
+from ...models.quantised_products import in_kernel_order
+from ...models.quantised_weights import Quantised, pack
+from ...models.rounding import is_quantisable, quantise_parameter
+from ..blocks import Block
+from ..placement import Placement
+from ..shape_check import cast
+from .stored import Stored, in_one_form
+from .words import Packed
 
 _PART = 1 << 20
 """Numbers of a part."""
@@ -129,7 +129,7 @@ def _stored(source: Source, placement: Placement) -> dict[str, Stored] | None:
 
 
 def _read_stored(source: Source, placement: Placement) -> Quantised:
-    """The parameter with the numbers and scales of its packed rows, whose tensors are ``Stored``."""
+    """The parameter with the numbers and scales of its rows, whose tensors are ``Stored``."""
     first = next(iter(source.tensors.values()))
 
     def read(name: str, dtype) -> jax.Array:
