@@ -11,18 +11,20 @@ page packed_weights.md has the newest run of each part.
 import math
 import os
 import re
-import resource
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-from page import Result, arguments, measured, resident_bytes, section
+from page import Result, arguments, measured, section
 
 import specjax
 from specjax import Generator, LanguageModel
+from specjax.checkpoints.load import load_tokenizer
 from specjax.tools.evaluate.report import markdown_table
 from specjax.tools.tune.timers import alternate, forward_timer
 from specjax.training import data, losses
@@ -45,7 +47,7 @@ others on the same machine."""
 FOLLOWS = """
 - `int4` and `stored` decode fastest. `int8` hardly changes the perplexity.
 - A round of up to four nodes costs little more than one, so drafts of a few tokens pay.
-- The exact forms give the texts of plain decoding. `stored:exact` also has the perplexity of float32.
+- Greedy texts of methods are those of plain decoding. `stored:exact` has the perplexity of float32.
 - `int4` rounds the numbers of a packed file again, which costs a small model much. `stored` does not.
 """
 
@@ -150,16 +152,32 @@ def memory(name: str) -> str:
         stored, held, peak = map(int, run.stdout.split()[-3:])
         rows.append([form, f"{stored / 1e6:.0f} MB", f"{held / stored:.2f}", f"{peak / stored:.2f}"])
     head = ["weights", "in memory", "held after load", "peak of load"]
-    return f"Held and peak are in units of the weights, beside the process before.\n\n{markdown_table(head, rows)}"
+    return f"Held and peak are in units of the weights, beside the process before, without pages of files.\n\n{markdown_table(head, rows)}"
 
 
 def print_memory(name: str, form: str) -> None:
-    """Prints the bytes of the weights, and by how much the process grows after and during the load."""
+    """Prints the bytes of the weights, and by how much the process's own memory grows after and during the load."""
     jnp.zeros(1).block_until_ready()
-    before = resident_bytes()
-    model = load(name, form).model
-    stored = sum(leaf.nbytes for leaf in jax.tree.leaves(model))
-    print(stored, resident_bytes() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
+    load_tokenizer(name)
+    sizes = [own_bytes()]
+    loaded = threading.Event()
+
+    def watch():
+        while not loaded.wait(0.002):
+            sizes.append(own_bytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    model = jax.block_until_ready(load(name, form).model)
+    loaded.set()
+    watcher.join()
+    print(sum(leaf.nbytes for leaf in jax.tree.leaves(model)), own_bytes() - sizes[0], max(sizes) - sizes[0])
+
+
+def own_bytes() -> int:
+    """The bytes that the process holds, without the pages of files, which the system drops when it needs them."""
+    resident, shared = map(int, Path("/proc/self/statm").read_text().split()[1:3])
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 PARTS: dict[str, Callable[[str], str]] = {

@@ -1,12 +1,14 @@
-"""Writes the model of a GGUF file as a Hugging Face checkpoint."""
+"""Writes the model of a GGUF file, or a quantised model, as a Hugging Face checkpoint."""
 
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -21,31 +23,45 @@ from .gguf.names import open_tensors_of
 from .gguf.reader import open_gguf
 from .gguf.tokenizer import read_gguf_tokenizer
 from .hub import find
+from .load import load, save
 from .shards import new_directory, write_shards
 from .tensors import abstract_decoder, check_module
 
+_OPTIONS = "generation_config.json"
 _GENERATION = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
-def convert(name: str | Path, directory: str | Path, dtype="bfloat16") -> None:
-    """Writes a GGUF file as config.json, safetensors, tokenizer.json and generation_config.json.
+def convert(name: str | Path, directory: str | Path, dtype: str | None = None, quantize: str | None = None) -> None:
+    """Writes a model as config.json, safetensors, tokenizer.json and generation_config.json.
 
-    Weights are unpacked tensor by tensor, so the memory need not hold the model. Weights of more
-    than ``shards.SHARD`` bytes become several files with an index.
+    Without ``quantize`` the model is a GGUF file. Its weights are unpacked tensor by tensor, so the
+    memory need not hold the model. Weights of more than ``shards.SHARD`` bytes become several files
+    with an index.
 
     Args:
-      name: the GGUF file, or a directory with one.
+      name: the GGUF file, or a directory with one; with ``quantize`` any name that ``load`` takes.
       directory: a new one.
-      dtype: "float32", "bfloat16" or "float16", the type of the weights.
+      dtype: "float32", "bfloat16" or "float16", the type of the weights; by default that of
+        ``load``.
+      quantize: the form of the weights, see ``load``; the checkpoint has the layout of
+        ``packed.own``, which specjax alone reads.
 
     Raises CheckpointError for a name of anything else, a damaged file, or a directory that has
     files or cannot be written, ConfigError for a model that is not supported, RequestError for
-    another dtype, and StorageError for a disk that is too small.
+    another dtype or form, and StorageError for a disk that is too small.
     """
+    if quantize is not None:
+        model = load(name, dtype, quantize=quantize)
+        with new_directory(directory, sum(leaf.nbytes for leaf in jax.tree.leaves(model.model))) as new:
+            save(model, new)
+            own = find(name) / _OPTIONS
+            if own.is_file():
+                shutil.copyfile(own, new / _OPTIONS)
+        return
     checkpoint = find(name)
     if not is_gguf(checkpoint):
         raise CheckpointError(f"{name}: not a GGUF file; every command reads a Hugging Face checkpoint as it is")
-    dtype = check_dtype(dtype)
+    dtype = check_dtype(dtype or "bfloat16")
     config = read_config(checkpoint).replace(dtype=dtype)
     file = open_gguf(checkpoint)
     tensors = open_tensors_of(file)
@@ -58,7 +74,7 @@ def convert(name: str | Path, directory: str | Path, dtype="bfloat16") -> None:
     with new_directory(directory, size) as new:
         write_shards(new, _unpacked(tensors, config, dtype))
         _write(new / "config.json", raw)
-        _write(new / "generation_config.json", {key: raw[key] for key in _GENERATION if raw.get(key) is not None})
+        _write(new / _OPTIONS, {key: raw[key] for key in _GENERATION if raw.get(key) is not None})
         tokenizer.save_pretrained(new, save_jinja_files=False)  # the template stands in tokenizer_config.json
 
 

@@ -9,19 +9,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from ..errors import CheckpointError, ConfigError, RequestError, SpecjaxWarning
+from ..errors import CheckpointError, ConfigError, SpecjaxWarning
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
-from ..models.offload import HOST, to_host
-from ..models.quantised_products import in_kernel_order
-from ..models.quantised_weights import Quantised, pack
-from ..models.rounding import is_quantisable, quantise_parameter
+from ..models.offload import to_host
+from ..models.quantised_weights import Quantised, scheme_of
+from ..models.rounding import is_quantisable
 from .adapters import ADAPTER_WEIGHTS, merge_adapter
 from .blocks import Block, blocks
 from .config import config_place, read_config, read_raw, to_hf
@@ -30,12 +28,12 @@ from .families import FAMILIES, NAMES, name_in, names_in, tensors_in
 from .files import WEIGHTS, check_file, is_gguf, weight_files
 from .gguf.names import open_tensors_of
 from .gguf.reader import open_gguf
+from .packed import own
 from .packed.float8 import open_float8
-from .packed.stored import Stored, in_one_form
+from .packed.parameters import Source, read_parameter
 from .packed.weights import unpack_tensors, without_zero_biases
-from .packed.words import Packed
 from .placement import Placement
-from .shape_check import cast, check_tensors, least_shapes
+from .shape_check import check_tensors, least_shapes
 from .tied_head import untie_if_different
 from .torch_files import open_torch
 
@@ -93,13 +91,18 @@ def load_model(directory: str | Path, placement: Placement | None = None, adapte
 def save_model(model: Decoder, directory: str | Path) -> None:
     """Writes ``config.json`` and ``model.safetensors``. ``load_model`` reads the same bits.
 
-    Raises CheckpointError for a directory that cannot be written.
+    Raises CheckpointError for a directory that cannot be written, and RequestError for quantised
+    weights that ``packed.own`` has no form for.
     """
     config = model.config.replace(dtype=str(model.embed[...].dtype))
     tensors = tensors_of(model, partial(blocks, names=NAMES[config.family], config=config))
     fixed = FAMILIES[config.family].fixed(config)
     tensors |= {name: np.array(number, config.dtype) for name, number in fixed.items()}
-    write_checkpoint(directory, unstack_experts(tensors, config), to_hf(config))
+    scheme = scheme_of(model)
+    if scheme is None:
+        write_checkpoint(directory, unstack_experts(tensors, config), to_hf(config))
+    else:
+        write_checkpoint(directory, tensors, to_hf(config) | {"quantization_config": own.settings(scheme)})
 
 
 def read_module(module: M, tensors: dict, blocks_of: BlocksOf, where, placement: Placement) -> M:
@@ -119,21 +122,11 @@ def read_module(module: M, tensors: dict, blocks_of: BlocksOf, where, placement:
     shape or type.
     """
     graph, abstract = nnx.split(module)
-    params = nnx.to_flat_state(abstract)
     pieces = check_module(module, tensors, blocks_of, where)
-    scheme = None if placement.keeps_numbers else placement.quantize
     loaded = []
-    for path, param in params:
-        stored = None if scheme else _stored(param, tensors, pieces[path], placement)
+    for path, param in nnx.to_flat_state(abstract):
         on_host = placement.offload and path[0] == "layers"
-        if stored:
-            value = _read_stored(param, stored, pieces[path], where, placement)
-        else:
-            sharding = placement.sharding(param)
-            target = sharding.with_memory_kind(HOST) if on_host and not scheme else sharding
-            value = _read(param, tensors, pieces[path], where, target)
-        if scheme:
-            value = quantise_parameter(dotted(path), param, value, scheme)
+        value = read_parameter(Source(dotted(path), param, tensors, pieces[path], where), placement, on_host)
         loaded.append((path, param.replace(to_host(value) if on_host else value)))
     full = [(path, param) for path, param in loaded if is_quantisable(param) and not isinstance(param[...], Quantised)]
     unpacked = [dotted(path) for path, param in full if param.axes[0] not in ("table", "vocab")]
@@ -161,13 +154,19 @@ def check_module(
 def tensors_of(module: nnx.Module, blocks_of: BlocksOf) -> dict[str, np.ndarray]:
     """The tensors of a checkpoint from which ``read_module`` reads the same bits.
 
-    Raises RequestError for quantised parameters.
+    Raises RequestError for quantised parameters that ``packed.own`` has no form for.
     """
     tensors: dict[str, np.ndarray] = {}
     for path, param in nnx.to_flat_state(nnx.state(module)):
-        if isinstance(param[...], Quantised):
-            raise RequestError(f"{dotted(path)} is quantised; save the model before, or load it without quantize")
-        write_parameter(tensors, dotted(path), np.asarray(param[...]), blocks_of)
+        value, name = param[...], dotted(path)
+        if not isinstance(value, Quantised):
+            write_parameter(tensors, name, np.asarray(value), blocks_of)
+            continue
+        for part, array in own.arrays_of(value, name, blocks_of(name, param.shape[0])).items():
+            renamed = lambda path, rows, part=part: [
+                block._replace(name=f"{block.name}.{part}") for block in blocks_of(path, rows)
+            ]
+            write_parameter(tensors, name, array, renamed)
     return tensors
 
 
@@ -240,61 +239,3 @@ def open_tensors(directory: Path, stack: ExitStack, files: Sequence[str] = WEIGH
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: truncated or corrupt ({error}); download it again") from None
     return tensors
-
-
-def _read(
-    param: nnx.Param, tensors: dict, row_blocks: list[Block], where, sharding: jax.sharding.Sharding
-) -> jax.Array:
-    """The parameter as an array. Each device reads its own rows and columns."""
-
-    def part(index) -> np.ndarray:
-        rows = index[0]
-        rest = tuple(index[1:])
-        first, last, _ = rows.indices(param.shape[0])
-        pieces = []
-        at = 0
-        for block in row_blocks:
-            low = max(first - at, 0)
-            high = min(last - at, block.size)
-            if low < high:
-                pieces.append(block.part(low, high).read(tensors[block.name], rest))
-            at += block.size
-        if not pieces:
-            return np.zeros((last - first, *param.shape[1:]), param.dtype)
-        return cast(np.concatenate(pieces), param.dtype, row_blocks[0].name, where)
-
-    if isinstance(sharding, jax.sharding.SingleDeviceSharding):  # make_array_from_callback would forget its memory kind
-        return jax.device_put(part((slice(None),) * len(param.shape)), sharding)
-    return jax.make_array_from_callback(param.shape, sharding, part)
-
-
-def _stored(param: nnx.Param, tensors: dict, row_blocks: list[Block], placement: Placement) -> dict[str, Stored] | None:
-    """By name the packed tensors of a parameter that keeps their numbers; None if it is unpacked.
-
-    Without ``quantize`` the tensors of a GGUF file are unpacked.
-    """
-    names = list(dict.fromkeys(block.name for block in row_blocks))
-    kept = [tensors[name] for name in names if placement.keeps_numbers or isinstance(tensors[name], Packed)]
-    weights = in_one_form([getattr(tensor, "stored", None) for tensor in kept]) if len(kept) == len(names) else None
-    usable = weights and is_quantisable(param) and not any(block.transposed for block in row_blocks)
-    return dict(zip(names, weights)) if weights and usable else None
-
-
-def _read_stored(
-    param: nnx.Param, weights: dict[str, Stored], row_blocks: list[Block], where, placement: Placement
-) -> Quantised:
-    """The parameter with the numbers and scales of its packed rows."""
-    first = next(iter(weights.values()))
-
-    def read(name: str, dtype) -> jax.Array:
-        parts = {tensor: getattr(weight, name) for tensor, weight in weights.items()}
-        width = next(iter(parts.values())).get_shape()[-1]
-        like: Any = param.replace(jax.ShapeDtypeStruct((*param.shape[:-1], width), dtype))
-        return _read(like, parts, row_blocks, where, placement.sharding(like))
-
-    numbers = read("numbers", jnp.float8_e4m3fn if first.scheme == "fp8" else jnp.int8)
-    offsets = None if first.offsets is None else read("offsets", jnp.float32)
-    if first.scheme == "int4":
-        numbers = jax.jit(pack, static_argnums=1)(numbers, first.group)
-    scheme = first.scheme if first.scheme == "fp8" or placement.quantize == "stored" else f"{first.scheme}:exact"
-    return in_kernel_order(Quantised(numbers, read("scales", jnp.float32), scheme, param.dtype, offsets))

@@ -1,15 +1,17 @@
-"""``specjax convert``: writes a GGUF file as an ordinary Hugging Face checkpoint."""
+"""``specjax convert``: writes a GGUF file, or a quantised model, as a Hugging Face checkpoint."""
 
 import argparse
 import dataclasses
 from pathlib import Path
 
+from ..checkpoints.placement import STORED
+from ..models.quantised_weights import SCHEMES
 from .arguments import DTYPES
 from .fields import flag, flags_of
 from .output import check_new_directory
 from .terminal import status
 
-USAGE = "specjax convert model.gguf DIR [option ...]"
+USAGE = "specjax convert MODEL DIR [option ...]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,14 +19,17 @@ class Convert:
     """The flags of the command.
 
     Attributes:
-      file: the GGUF file, any part of a split one, or a directory with one.
+      file: the GGUF file, any part of a split one, or a directory with one; with --quantize any
+        model that --model names.
       output: the new directory of the checkpoint.
-      dtype: dtype of the weights.
+      dtype: dtype of the weights; by default bfloat16 for a GGUF file, else the model's.
+      quantize: form of the weights; specjax alone reads the checkpoint.
     """
 
-    file: Path = flag(None, flags=(), metavar="model.gguf")
+    file: Path = flag(None, flags=(), metavar="MODEL")
     output: Path = flag(None, flags=(), metavar="DIR")
-    dtype: str = flag("bfloat16", choices=DTYPES)
+    dtype: str | None = flag(None, choices=DTYPES)
+    quantize: str | None = flag(None, choices=(*SCHEMES, *STORED))
 
 
 FLAGS = {"options": flags_of(Convert)}
@@ -37,6 +42,7 @@ def run(args: argparse.Namespace) -> None:
 
     check_new_directory(args.output)
     with status("converting"):
-        convert(args.file, args.output, args.dtype)
+        convert(args.file, args.output, args.dtype, args.quantize)
+    form = args.quantize or args.dtype or "bfloat16"
     size = sum(path.stat().st_size for path in args.output.iterdir())
-    print(f"{args.output}: {args.file} in {args.dtype}, {size / 1e9:.3g} GB; use it with --model {args.output}")
+    print(f"{args.output}: {args.file} in {form}, {size / 1e9:.3g} GB; use it with --model {args.output}")

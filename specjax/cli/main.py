@@ -36,7 +36,7 @@ COMMANDS = {
     "tune": "measure the tree, the layers or the sizes of lookahead that draft best here, and write them to a file",
     "train": "train a drafter for a model by a recipe",
     "ngrams": "count the n-grams of text files, for --ngram-statistics",
-    "convert": "write a GGUF file as an ordinary Hugging Face checkpoint",
+    "convert": "write a GGUF file, or a quantised model, as a Hugging Face checkpoint",
     "grow": "write a checkpoint of a larger shape that computes the same function, to measure the speed of that shape",
     "plan": "predict memory and speed on TPUs or GPUs that are not at hand, from configurations alone",
     "design": "find the shapes of draft models that make decoding fastest, within a number of weights or a time",

@@ -2,8 +2,8 @@
 
 The mask of the past is a length for each row, so its cost follows the tokens in the cache and not
 the capacity. The nodes are few, and a dense mask lets them form any tree. ``models.attend`` has the
-same attention by its definition. Only this file and ``cache.py`` know the cache's layout: keys and
-values [B, K, T, D].
+same attention by its definition. Only files of attention and ``cache.py`` know the cache's layout:
+keys and values [B, K, T, D].
 """
 
 from functools import partial
@@ -13,20 +13,15 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from ..core.eight_bits import EightBitRows, EightBits, full_dtype, store
-from ..kernels.cpu import past_attention
+from ..core.eight_bits import EightBits, full_dtype, store
+from ..kernels.cpu import attention as cpu_kernel
 from ..kernels.gpu import attention as attention_kernel
 from ..kernels.gpu import cache_write
 from ..kernels.gpu.attention import Scores
 from .partial_attention import Partial, attend_to_nothing, attend_to_part, attend_to_sink, merge
+from .past_attention import PAST_CHUNK, attend_past
 from .relative_positions import Bias, Slopes
 from .rope import rotate
-
-PAST_CHUNK = 128
-"""Positions of the past that one iteration reads, on platforms that read the past in a loop."""
-
-_LARGEST_COPY = 1 << 22
-"""Bytes that a GPU copies about as fast as it launches a kernel."""
 
 
 class Seen(struct.PyTreeNode):
@@ -155,26 +150,43 @@ def attend(
 
     Returns float32 [B, N, K * G * D].
     """
-    # 1. The queries, scaled.
-    B, N, K, G, D = q.shape
     first = past if rows is None else rows
     assert first is not None  # past or rows, or both
-    keys, values = first
-    q = (q * scores.scale_of(D)).astype(full_dtype(keys.dtype)).transpose(0, 2, 1, 3, 4)
+    q = (q * scores.scale_of(q.shape[-1])).astype(full_dtype(first[0].dtype))
+    in_parts = partial(_attend_in_parts, scores=scores, bias=bias)
+    operands = q, past, length, rows, mask, positions, sinks
+    dense = rows is not None and isinstance(mask, jax.Array) and sinks is None and bias is None
+    if past is None or not dense or not cpu_kernel.fits(q, past[0], scores):
+        return in_parts(*operands)
+
+    def in_kernel(q, past, length, rows, mask, *_):
+        mask = jnp.broadcast_to(mask, (*q.shape[:2], mask.shape[-1]))
+        return cpu_kernel.attend(q, past, length, rows, mask)
+
+    return lax.platform_dependent(*operands, cpu=in_kernel, default=in_parts)
+
+
+def _attend_in_parts(q, past, length, rows, mask, positions, sinks, *, scores: Scores, bias) -> jax.Array:
+    """``attend`` for scaled queries: a part for the rows, the past and the sinks each."""
+    # 1. The queries of a key head together.
+    B, N, K, G, D = q.shape
+    q = q.transpose(0, 2, 1, 3, 4)
     flat = q.reshape(B, K, N * G, D)
 
     # 2. The rows, the past and the sinks, one after another.
     if rows is None:
         out = attend_to_nothing(flat)
     elif isinstance(mask, Seen):
+        keys, values = rows
         out = _attend_to_intervals(q, keys, values, mask, scores.softcap, bias)
     else:
         assert mask is not None  # with rows there is a mask
         mask = jnp.repeat(jnp.broadcast_to(mask, (B, *mask.shape[-2:])), G, 1)[:, None]
+        keys, values = rows
         out = attend_to_part(flat, keys, values, mask, scores.softcap, None if bias is None else bias.to(bias.rows))
     if past is not None:
         keys, values = past
-        out = _attend_past(out, flat, keys, values, length, jnp.repeat(positions, G, 1), scores, bias)
+        out = attend_past(out, flat, keys, values, length, jnp.repeat(positions, G, 1), scores, bias)
     if sinks is not None:
         out = merge(out, attend_to_sink(sinks.astype(jnp.float32).reshape(K, 1, G), out))
 
@@ -233,67 +245,3 @@ def _first_rows(q, k, v, interval: Seen, softcap: float | None, bias: Bias | Slo
         return jnp.moveaxis(x, 0, 2).reshape(B, K, count * size * G, *x.shape[4:])[:, :, : N * G]
 
     return jax.tree.map(join_chunks, out)
-
-
-def _attend_past(
-    own: Partial, q, k, v, length, positions, scores: Scores, bias: Bias | Slopes | None = None
-) -> Partial:
-    """Attention over the valid part of the cache, merged with ``own``, the attention over rows.
-
-    On CPU it reads chunks up to the longest row, so unused capacity costs nothing. On other
-    platforms it is one masked product, because a loop would wait for the host. Callers there keep
-    the capacity close to the content.
-
-    XLA:GPU joins products that have an operand in common. It would copy all keys of the cache, next
-    to the keys of the nodes. If the copy costs more than a launch, a barrier keeps the products
-    apart.
-    """
-    in_chunks, at_once = (partial(each, scores=scores, bias=bias) for each in (_past_in_chunks, _past_at_once))
-    if bias is None and not isinstance(k, EightBitRows) and past_attention.fits(q, k, scores):
-        in_chunks = _past_in_kernel
-    if sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(k)) <= _LARGEST_COPY:
-        return lax.platform_dependent(own, q, k, v, length, positions, cpu=in_chunks, default=at_once)
-
-    def apart(own, q, *operands):
-        return at_once(own, lax.optimization_barrier(q), *operands)
-
-    return lax.platform_dependent(
-        own, q, k, v, length, positions, cpu=in_chunks, cuda=apart, rocm=apart, default=at_once
-    )
-
-
-def _past_at_once(own: Partial, q, k, v, length, positions, *, scores: Scores, bias: Bias | Slopes | None) -> Partial:
-    at = jnp.arange(k.shape[2])
-    mask = _visible(at, length, scores.first(positions))
-    return merge(own, attend_to_part(q, k, v, mask, scores.softcap, None if bias is None else bias.to(at[None])))
-
-
-def _past_in_kernel(own: Partial, q, k, v, length, positions) -> Partial:
-    return Partial(*past_attention.attend((own.values, own.top, own.weight), q, k, v, length))
-
-
-def _past_in_chunks(own: Partial, q, k, v, length, positions, *, scores: Scores, bias: Bias | Slopes | None) -> Partial:
-    size = min(PAST_CHUNK, k.shape[2])
-    oldest = scores.first(positions)
-
-    def read_chunk(i, out):
-        # The last chunk may overlap the one before. ``fresh`` masks the overlap.
-        start = jnp.minimum(i * size, k.shape[2] - size)
-        at = start + jnp.arange(size)
-        fresh = (at >= i * size) & _visible(at, length, oldest)
-        keys, values = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, size, axis=2), (k, v))
-        added = None if bias is None else bias.to(at[None])
-        return merge(out, attend_to_part(q, keys, values, fresh, scores.softcap, added))
-
-    first = scores.first(jnp.min(length))
-    first = 0 if first is None else jnp.maximum(first, 0) // size
-    last = (jnp.max(length) + size - 1) // size
-    return lax.fori_loop(first, last, read_chunk, own)
-
-
-def _visible(at: jax.Array, length: jax.Array, first: jax.Array | None) -> jax.Array:
-    """Bool [B, 1, M or 1, T], the positions ``at`` [T] that each query sees, from ``first`` on."""
-    visible = (at < length[:, None])[:, None, None]
-    if first is not None:
-        visible = visible & (at >= first[:, :, None])[:, None]
-    return visible

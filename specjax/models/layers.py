@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from flax import nnx
 from jax import lax
 
 from ..errors import RequestError
+from ..kernels.cpu import norms as norms_kernel
 from ..kernels.cpu import product as product_kernel
 from ..kernels.cpu.processor import matrix_extensions
 from ..parallel import nodes_are_split, weights_are_split
@@ -165,32 +167,50 @@ def normalize(x: jax.Array, config: Norm, weight: jax.Array, bias: jax.Array | N
     """The norm of x [..., E] over the last axis, in float32."""
     if config.offset:
         weight = weight.astype(jnp.float32) + config.offset
-    if config.kind == "rms":
-        return rms_norm(x, weight, config.eps)
-    x = x.astype(jnp.float32)
-    centred = x - jnp.mean(x, -1, keepdims=True)
-    normed = centred * lax.rsqrt(jnp.mean(centred * centred, -1, keepdims=True) + config.eps)
-    normed = normed * weight.astype(jnp.float32)
+    normed: Any = _norm(x.astype(jnp.float32), weight, config.eps, config.kind != "rms")
     return normed if bias is None else normed + bias.astype(jnp.float32)
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-    """Root-mean-square norm over the last axis, in float32 (Zhang & Sennrich 2019).
+    """Root-mean-square norm over the last axis, in float32 (Zhang & Sennrich 2019)."""
+    normed: Any = _norm(x.astype(jnp.float32), weight, eps, False)
+    return normed
 
-    XLA:GPU computes the norm of several rows in one kernel, and the norm of a single row in two.
-    Therefore a single row gets a second row of zeros on GPU.
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _norm(x: jax.Array, weight: jax.Array, eps: float, centred: bool) -> jax.Array:
+    """The norm in the fastest form of the platform.
+
+    XLA:GPU computes the root-mean-square norm of several rows in one kernel, and that of a single
+    row in two. Therefore a single row gets a second row of zeros on GPU.
     """
+    by_xla = functools.partial(_norm_by_xla, eps=eps, centred=centred)
 
-    def norm(x, weight):
-        return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * weight
+    def of_two(x, weight):
+        return by_xla(jnp.pad(x, [(0, 1)] + [(0, 0)] * (x.ndim - 1)), weight)[:1]
 
-    def norm_of_two(x, weight):
-        return norm(jnp.pad(x, [(0, 1)] + [(0, 0)] * (x.ndim - 1)), weight)[:1]
+    forms = {}
+    if norms_kernel.fits(x):
+        forms["cpu"] = functools.partial(norms_kernel.norms, eps=eps, centred=centred)
+    if x.ndim > 1 and x.size == x.shape[-1] and not centred:
+        forms |= {"cuda": of_two, "rocm": of_two}
+    return lax.platform_dependent(x, weight, default=by_xla, **forms) if forms else by_xla(x, weight)
 
-    x, weight = x.astype(jnp.float32), weight.astype(jnp.float32)
-    if x.ndim == 1 or x.size > x.shape[-1]:
-        return norm(x, weight)
-    return lax.platform_dependent(x, weight, default=norm, cuda=norm_of_two, rocm=norm_of_two)
+
+def _norm_by_xla(x, weight, eps: float, centred: bool) -> jax.Array:
+    x = x - jnp.mean(x, -1, keepdims=True) if centred else x
+    return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * weight.astype(jnp.float32)
+
+
+def _norm_forward(x, weight, eps, centred):
+    return _norm(x, weight, eps, centred), (x, weight)
+
+
+def _norm_backward(eps, centred, operands, cotangent):
+    return jax.vjp(functools.partial(_norm_by_xla, eps=eps, centred=centred), *operands)[1](cotangent)
+
+
+_norm.defvjp(_norm_forward, _norm_backward)
 
 
 @jax.custom_vjp

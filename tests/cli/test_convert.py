@@ -36,6 +36,21 @@ def test_the_checkpoint_is_the_model_of_the_file(name, specjax_main, tmp_path, m
     assert ours.tokenizer(texts)["input_ids"] == theirs.tokenizer(texts)["input_ids"]
 
 
+@pytest.mark.parametrize("name, form", [("model.gguf", "stored"), ("full", "int4")])
+def test_a_quantised_checkpoint_is_the_quantised_model(name, form, specjax_main, tmp_path):
+    """A quantised one; the original is not read again."""
+    write(tmp_path / "model.gguf", "llama")
+    specjax.save(specjax.load(tmp_path / "model.gguf", dtype="float32"), tmp_path / "full")
+    (tmp_path / "full" / "generation_config.json").write_text('{"temperature": 0.7, "do_sample": true}')
+    code, out, _ = specjax_main("convert", tmp_path / name, tmp_path / "new", "--quantize", form)
+    assert code == 0 and out.startswith(f"{tmp_path / 'new'}: {tmp_path / name} in {form}")
+    found, wanted = specjax.load(tmp_path / "new"), specjax.load(tmp_path / name, quantize=form)
+    assert jax.tree.structure(nnx.state(found.model)) == jax.tree.structure(nnx.state(wanted.model))
+    jax.tree.map(np.testing.assert_array_equal, nnx.state(found.model), nnx.state(wanted.model))
+    assert found.sampling == wanted.sampling
+    assert found.tokenizer("a b")["input_ids"] == wanted.tokenizer("a b")["input_ids"]
+
+
 def test_the_files_of_a_checkpoint(specjax_main, tmp_path):
     path, output = write(tmp_path / "model.gguf", "llama"), tmp_path / "new"
     assert specjax_main("convert", path, output)[0] == 0

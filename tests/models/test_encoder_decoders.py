@@ -13,7 +13,7 @@ from specjax.core.cache import KVCache, commit
 from specjax.core.tree import Tree, ancestors
 from specjax.drafters import Adaptive, DraftModel, DraftTree, DynamicTree, Ngram, Suffix, Switch, TokenRecycling
 from specjax.loop.prefill import read_source
-from specjax.models import attention
+from specjax.models import attention, past_attention
 from specjax.models.decoder import Decoder
 from specjax.models.relative_positions import Relative
 
@@ -26,7 +26,8 @@ PARENT = np.array([0, 0, 0, 1, 1, 2, 3, 6, 6, 5])
 def small_programs():
     """Short blocks of the past, so that there are several; see also ``support.parts``."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "PAST_CHUNK", 8)
+        for module in (attention, past_attention):
+            patch.setattr(module, "PAST_CHUNK", 8)
         compile_parts(patch)
         yield
 

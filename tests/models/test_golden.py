@@ -8,7 +8,7 @@ from support.golden import FILES, LLAMA_LIKE, Case, read_golden
 from support.parts import compile_parts
 
 from specjax.core import cache as kv
-from specjax.models import attention
+from specjax.models import attention, past_attention
 from specjax.models.decoder import Decoder
 
 TOLERANCE = 1e-4
@@ -30,7 +30,8 @@ def case(request) -> Case:
 def small_programs():
     """Short blocks of the past, so that there are several and the last overlaps; see also ``support.parts``."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "PAST_CHUNK", 8)
+        for module in (attention, past_attention):
+            patch.setattr(module, "PAST_CHUNK", 8)
         compile_parts(patch)
         yield
 

@@ -82,7 +82,7 @@ class PackedTensor(View):
 
         factors = [part(inputs // kind.group, "F32", lambda blocks, i=i: kind.factors(blocks)[i])
                    for i in range(1 + kind.has_offsets)]  # fmt: skip
-        return Stored(kind.scheme, part(inputs, "I8", kind.numbers), *factors)
+        return Stored(kind.scheme, part(inputs, "I8", kind.numbers), *factors, exact=True)
 
 
 class Reordered(View):

@@ -32,12 +32,15 @@ class Stored(NamedTuple):
       numbers: int8 or float8_e4m3fn [..., out, in]; of four bits -8 to 7, or with offsets 0 to 15.
       scales: float32 [..., out, G].
       offsets: as ``scales``; None where they are zero.
+      exact: whether the checkpoint leaves activations their precision, see
+        ``models.quantised_weights.SCHEMES``.
     """
 
     scheme: str
     numbers: Any
     scales: Any
     offsets: Any = None
+    exact: bool = True
 
     @property
     def group(self) -> int:
@@ -78,4 +81,4 @@ def _in_form(weight: Stored, scheme: str, group: int, has_offsets: bool) -> Stor
         numbers = Part(tuple(weight.numbers.get_shape()), "I8", shifted)
     if has_offsets:
         offsets = repeated(weight.scales, -shift) if weight.offsets is None else repeated(weight.offsets)
-    return Stored(scheme, numbers, repeated(weight.scales), offsets)
+    return Stored(scheme, numbers, repeated(weight.scales), offsets, weight.exact)

@@ -1,4 +1,4 @@
-"""Weights that a checkpoint stores in fewer bits: GPTQ, AWQ, compressed-tensors, FP8 and MXFP4.
+"""Weights that a checkpoint stores in fewer bits: GPTQ, AWQ, compressed-tensors, FP8, MXFP4, own.
 
 ``quantization_config`` in config.json names the method. Each packed weight becomes a tensor [out,
 in] that is unpacked when it is indexed. A weight that ``models.quantised_weights`` can hold also
@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import CheckpointError, ConfigError
 from ..json_fields import choice, integer, list_of, read_fields, table, text
-from . import mxfp4
+from . import mxfp4, own
 from .stored import Part, Stored
 from .words import Packed, find_awq, find_gptq, packed_words, take
 
@@ -169,5 +169,6 @@ _METHODS: dict[str, tuple[Callable, dict]] = {
     "compressed-tensors": (_find_compressed, {"format": _FORMATS, "config_groups": table()}),
     "fp8": (_find_fp8, {"weight_block_size": _BLOCK.optional()}),
     "mxfp4": (_find_mxfp4, {}),
+    own.METHOD: (own.find_own, {"activations": choice(8, 16)}),
 }
 """By method: the function that finds its tensors, and the options of ``quantization_config``."""

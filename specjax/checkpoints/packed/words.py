@@ -16,7 +16,7 @@ _ALL = (slice(None), slice(None))
 
 
 class Packed(NamedTuple):
-    """A packed weight [out, in]. Indexing unpacks a slice, float32.
+    """A packed weight [..., out, in]. Indexing unpacks a slice, float32.
 
     Attributes:
       stored: its numbers and scales, if a model can keep them; else None.
@@ -36,9 +36,9 @@ class Packed(NamedTuple):
     def __getitem__(self, index: tuple) -> np.ndarray:
         if self.unpack is not None:
             return self.unpack(index)
-        stored, (rows, columns) = self.stored, index
+        stored, (*rows, columns) = self.stored, index
         assert stored is not None
-        spread = lambda part: np.repeat(part[(rows, slice(None))], stored.group, 1)[:, columns]
+        spread = lambda part: np.repeat(part[(*rows, slice(None))], stored.group, -1)[..., columns]
         product = stored.numbers[index].astype(np.float32) * spread(stored.scales)
         return product if stored.offsets is None else product + spread(stored.offsets)
 
@@ -163,7 +163,7 @@ def _quantised(shape: tuple, bits: int, read: Callable, scales: np.ndarray, zero
     parts = [
         Part(part.shape, "F32", lambda index, part=part: part[index]) for part in (scales, offsets) if part is not None
     ]
-    stored = Stored(f"int{bits}", numbers, *parts)
+    stored = Stored(f"int{bits}", numbers, *parts, exact=True)
     odd = bits == 4 and stored.group % 2  # a group fills whole bytes
     return Packed(shape, unpack=Packed(shape, stored).__getitem__) if odd else Packed(shape, stored)
 

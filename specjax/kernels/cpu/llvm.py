@@ -27,7 +27,8 @@ OPERAND, RESULT = 72, 112
 _METADATA, _NUMBERS, _DATA, _SHAPE, _VALUE = 24, 24, 24, 40, 8
 """Bytes to members of the extension, its metadata, a buffer (two), and a scalar attribute."""
 
-I8, I32, I64, FLOAT, POINTER, VOID = *map(ir.IntType, (8, 32, 64)), ir.FloatType(), ir.PointerType(), ir.VoidType()
+I8, I16, I32, I64 = map(ir.IntType, (8, 16, 32, 64))
+FLOAT, POINTER, VOID = ir.FloatType(), ir.PointerType(), ir.VoidType()
 LANES = 16
 """The numbers of a vector, which fill a register of AVX-512.
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from .llvm import FLOAT, FLOATS, I32, I64, INTS, LANES, OPERAND, POINTER, RESULT, VOID, Call, declare, least, loop
+from .llvm import FLOAT, FLOATS, I16, I32, I64, INTS, LANES, OPERAND, POINTER, RESULT, VOID, Call, declare, least, loop
 from .shared_call import SharedCall
 
 BLOCK = 4
@@ -32,7 +32,6 @@ class _BFloat(ir.Type):
         return hash(_BFloat)
 
 
-I16 = ir.IntType(16)
 BFLOATS = ir.VectorType(_BFloat(), 2 * LANES)
 
 

@@ -5,9 +5,8 @@ a[r, i] = rint(x[r, i] / d[r, g]), d[r, g] = max |x[r, i]| / most over the input
 
 from llvmlite import ir
 
-from .llvm import FLOAT, I8, I32, I64, OPERAND, POINTER, RESULT, Call, declare, loop
+from .llvm import FLOAT, I8, I16, I32, I64, OPERAND, POINTER, RESULT, Call, declare, loop
 
-I16 = ir.IntType(16)
 ORDER = 0, 2, 1, 3
 """The order of four numbers in words, because a product takes a weight's even bytes first."""
 

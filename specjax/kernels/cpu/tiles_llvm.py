@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from .llvm import FLOAT, I8, I32, I64, OPERAND, POINTER, RESULT, VOID, Call, declare, loop
+from .llvm import FLOAT, I8, I16, I32, I64, OPERAND, POINTER, RESULT, VOID, Call, declare, loop
 from .rounded_rows_llvm import ORDER
 from .shared_call import SharedCall
 from .tile_order import QUAD, TILE
@@ -27,8 +27,6 @@ LANES = {"avx512_vnni": 16, "avx_vnni": 8, "avx2": 8, "plain": 16}
 
 _ROWS = {"avx512_vnni": 8, "avx_vnni": 4, "avx2": 4, "plain": 4}
 """The most rows that share a tile's numbers in registers."""
-
-I16 = ir.IntType(16)
 
 
 class Form(NamedTuple):

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from ...core import cache as kv
+from ...core.selection import argmax
 from ...models.decoder import Decoder, Skip
 
 Name = TypeVar("Name")
@@ -71,6 +72,6 @@ def _forwards(model: Decoder, cache: kv.KVCache, nodes: int, skip: Skip) -> jax.
 
     def forward(_, tokens):
         out = model(tokens, positions, mask, cache, skip=skip)
-        return jnp.argmax(model.logits(out.hidden), -1).astype(jnp.int32)
+        return argmax(model.logits(out.hidden))
 
     return lax.fori_loop(0, _FORWARDS, forward, jnp.zeros((cache.length.size, nodes), jnp.int32))

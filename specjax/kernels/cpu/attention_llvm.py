@@ -1,0 +1,286 @@
+"""The code of ``kernels.cpu.attention``: attention of a few queries over the past and over rows.
+
+All queries of a head read a block of positions before the next one, so its keys and values stay in
+the first cache. The scores of all blocks come first, then the weights and the sums. So a query
+weighs by its largest score from the beginning, and adds values in the order of its text: a row that
+it does not see adds zero. The result is the same bits wherever the blocks begin.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+
+from ..gpu.attention import NEVER
+from .llvm import (
+    FLOAT,
+    FLOATS,
+    I8,
+    I32,
+    I64,
+    INTS,
+    LANES,
+    OPERAND,
+    POINTER,
+    RESULT,
+    VOID,
+    Call,
+    declare,
+    least,
+    loop,
+    most,
+)
+from .shared_call import SharedCall
+
+_EXP = (1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1, 1)
+"""Taylor coefficients of exp, highest power first: 2e-8 relative for |r| <= log(2) / 2."""
+TOGETHER = 3
+"""Queries that read a block of positions together, so that its numbers are loaded once."""
+_LOG2_E, _LN2_HIGH, _LN2_LOW, _LEAST = 1 / math.log(2), 0.693359375, -2.12194440e-4, -87.0
+
+
+class _Head(NamedTuple):
+    """A head of the keys, and some of its queries.
+
+    Attributes:
+      first, end: the queries, by their number n G + g in the head.
+      past, rows: the keys and the values of the head.
+      length, capacity: valid positions of the past, and all.
+      count: the number of rows, a multiple of 16.
+      row: gives the number of a query's vector in the operand and in the result.
+      seen: gives the mask's bytes of a query.
+      scratch: for each query its largest scores so far [16] and its weight [16]; then the scores
+        of each block, [blocks, queries, 16].
+    """
+
+    first: Any
+    end: Any
+    past: tuple
+    rows: tuple
+    length: Any
+    capacity: Any
+    count: Any
+    row: Callable
+    seen: Callable
+    scratch: Any
+
+
+def node_attention(name: str, D: int, helpers: int) -> Call:
+    """The kernel for a head dimension, a multiple of 16, which ``helpers`` may share.
+
+    Operands: queries [B, N, K, G, D]; keys and values of the past [B, K, T, D]; int32 lengths [B];
+    keys and values of the rows [B, K, M, D]; and bytes [B, N, M], 1 for the rows that a node sees.
+    Result: [B, N, K, G, D]. T is at least 16, and M a multiple of 16.
+    """
+    call = SharedCall(name)
+    build = call.build
+    q, past_keys, past_values, lengths, row_keys, row_values, mask = (call.data(OPERAND, i) for i in range(7))
+    result = call.data(RESULT, 0)
+    N, K, G = (call.size(OPERAND, 0, axis) for axis in (1, 2, 3))
+    B, T, M = call.size(OPERAND, 0, 0), call.size(OPERAND, 1, 2), call.size(OPERAND, 4, 2)
+    queries = build.mul(N, G)
+    groups = build.udiv(build.add(queries, I64(TOGETHER - 1)), I64(TOGETHER))
+    begin, stop = call.part(build.mul(build.mul(B, K), groups))
+    heads = build.udiv(begin, groups), build.udiv(build.add(stop, build.sub(groups, I64(1))), groups)
+    with loop(build, *heads, 1) as h:
+        b, k = build.udiv(h, K), build.urem(h, K)
+        before = build.mul(h, groups)
+        first = build.mul(build.sub(most(build, begin, before), before), I64(TOGETHER))
+        end = build.mul(build.sub(least(build, stop, build.add(before, groups)), before), I64(TOGETHER))
+        end = least(build, end, queries)
+        length = build.zext(build.load(build.gep(lengths, [b], source_etype=I32), typ=I32), I64)
+        width = build.add(build.add(length, M), I64(3 * LANES))
+        size = build.mul(build.mul(build.sub(end, first), width), I64(4))
+        scratch = build.call(declare(call.module, "malloc", POINTER, I64), [size])
+
+        def row(m, b=b, k=k):
+            node = build.add(build.mul(b, N), build.udiv(m, G))
+            return build.add(build.mul(build.add(build.mul(node, K), k), G), build.urem(m, G))
+
+        def seen(m, b=b):
+            node = build.add(build.mul(b, N), build.udiv(m, G))
+            return build.gep(mask, [build.mul(node, M)], source_etype=I8)
+
+        past = tuple(_row(build, of, build.mul(h, T), D) for of in (past_keys, past_values))
+        rows = tuple(_row(build, of, build.mul(h, M), D) for of in (row_keys, row_values))
+        head = _Head(first, end, past, rows, length, T, M, row, seen, scratch)
+        _attend(build, head, q, result, D)
+        build.call(declare(call.module, "free", VOID, POINTER), [scratch])
+    return call.finish(helpers)
+
+
+def _attend(build, head: _Head, q, result, D: int) -> None:
+    """The queries of a head attend to all that they see."""
+    count = build.sub(head.end, head.first)
+    state = lambda m: _row(build, head.scratch, build.sub(m, head.first), 2 * LANES)
+    blocks = _row(build, head.scratch, count, 2 * LANES)
+    place = lambda m, at: _row(build, blocks, build.add(build.mul(count, at), build.sub(m, head.first)), LANES)
+    sums = lambda m: _row(build, result, head.row(m), D)
+    with loop(build, head.first, head.end, 1) as m:
+        _store(build, _same(NEVER), state(m), 0)
+        for d in range(0, D, LANES):
+            _store(build, _same(0), sums(m), d)
+        _store(build, _same(0), state(m), LANES)
+
+    def score(together: list, keys, at, seen: Callable) -> None:
+        queries = [_row(build, q, head.row(m), D) for m in together]
+        for m, scores in zip(together, _scores(build, queries, keys, D)):
+            scores = build.select(seen(m), scores, _same(NEVER))
+            larger = build.fcmp_unordered(">", scores, _load(build, state(m), 0))
+            _store(build, build.select(larger, scores, _load(build, state(m), 0)), state(m), 0)
+            _store(build, scores, place(m, at), 0)
+
+    def add(together: list, values, at, _) -> None:
+        _add(build, [(state(m), sums(m), place(m, at)) for m in together], values, D)
+
+    _in_blocks(build, head, 0, D, score)
+    with loop(build, head.first, head.end, 1) as m:
+        _store(build, _spread(build, _reduce(build, "fmax", _load(build, state(m), 0))), state(m), 0)
+    _in_blocks(build, head, 1, D, add)
+    with loop(build, head.first, head.end, 1) as m:
+        for d in range(0, D, LANES):
+            _store(build, build.fdiv(_load(build, sums(m), d), _load(build, state(m), LANES)), sums(m), d)
+
+
+def _in_blocks(build, head: _Head, which: int, D: int, visit: Callable) -> None:
+    """Visits each block of 16 positions or rows with each group of queries.
+
+    ``visit`` takes the queries, the block's keys (``which`` 0) or values (1), the block's number,
+    and a function that gives the lanes that a query sees.
+    """
+    with build.if_then(build.icmp_unsigned(">", head.length, I64(0))), loop(build, I64(0), head.length, LANES) as first:
+        start = least(build, first, build.sub(head.capacity, I64(LANES)))  # the last block may overlap the one before
+        seen = _between(build, start, first, head.length)
+        block = _row(build, head.past[which], start, D)
+        at = build.udiv(first, I64(LANES))
+        _in_groups(build, head, lambda together: visit(together, block, at, lambda m: seen))
+    before = build.udiv(build.add(head.length, I64(LANES - 1)), I64(LANES))
+    with loop(build, I64(0), head.count, LANES) as first:
+        block = _row(build, head.rows[which], first, D)
+        at = build.add(before, build.udiv(first, I64(LANES)))
+
+        def seen_rows(m):
+            bytes_ = build.load(
+                build.gep(head.seen(m), [first], source_etype=I8), typ=ir.VectorType(I8, LANES), align=1
+            )
+            return build.icmp_unsigned("!=", bytes_, ir.VectorType(I8, LANES)([I8(0)] * LANES))
+
+        _in_groups(build, head, lambda together: visit(together, block, at, seen_rows))
+
+
+def _in_groups(build, head: _Head, visit: Callable) -> None:
+    """Builds ``visit`` for lists of ``TOGETHER`` queries, and for each of the rest alone."""
+    alone = build.sub(head.end, build.urem(build.sub(head.end, head.first), I64(TOGETHER)))
+    for size, start, stop in ((TOGETHER, head.first, alone), (1, alone, head.end)):
+        with build.if_then(build.icmp_unsigned("<", start, stop)), loop(build, start, stop, size) as m:
+            visit([build.add(m, I64(i)) for i in range(size)])
+
+
+def _add(build, queries: list, values, D: int) -> None:
+    """Adds a block of values to some queries' sums. ``queries``: their states, sums and scores."""
+    parts = range(0, D, LANES)
+    weighed = []
+    for state, _, place in queries:
+        scores = _load(build, place, 0)
+        weights = _exp(build, build.fsub(scores, _load(build, state, 0)))
+        weighed.append(build.select(build.fcmp_unordered(">", scores, _same(NEVER)), weights, _same(0)))
+    totals = [[_load(build, state, LANES), *(_load(build, sums, d) for d in parts)] for state, sums, _ in queries]
+    for t in range(LANES):
+        rows = [_load(build, values, t * D + d) for d in parts]
+        for i, weights in enumerate(weighed):
+            weight = _shuffle(build, weights, weights, [t] * LANES)
+            whole, *others = totals[i]
+            totals[i] = [build.fadd(whole, weight), *(_fma(build, weight, x, y) for x, y in zip(rows, others))]
+    for (state, sums, _), (whole, *others) in zip(queries, totals):
+        _store(build, whole, state, LANES)
+        for d, part in zip(parts, others):
+            _store(build, part, sums, d)
+
+
+def _scores(build, queries, keys, D: int) -> list:
+    """The products of each query with 16 keys, as one vector."""
+    parts = [[_load(build, query, d) for d in range(0, D, LANES)] for query in queries]
+
+    def product(t: int) -> list:
+        key = [_load(build, keys, t * D + d) for d in range(0, D, LANES)]
+        sums = [build.fmul(query[0], key[0]) for query in parts]
+        for i in range(1, len(key)):
+            sums = [_fma(build, query[i], key[i], sum_) for query, sum_ in zip(parts, sums)]
+        return sums
+
+    def add_up(t: int, stride: int) -> list:
+        """For each query the sums of the products t, t + stride, ..., each in lanes of its own."""
+        if stride == LANES:
+            return product(t)
+        pairs = list(zip(add_up(t, 2 * stride), add_up(t + stride, 2 * stride)))
+        low = [x for base in range(0, LANES, 2 * stride) for x in range(base, base + stride)]
+        pick = lambda lanes: [x for i in range(0, len(lanes), stride) for x in _both(lanes[i : i + stride])]
+        lanes = [pick([x + shift for x in low]) for shift in (0, stride)]
+        return [build.fadd(*(_shuffle(build, a, b, each) for each in lanes)) for a, b in pairs]
+
+    return add_up(0, 1)
+
+
+def _both(lanes: list[int]) -> list[int]:
+    """These lanes of a first vector, then the same of a second."""
+    return [*lanes, *(x + LANES for x in lanes)]
+
+
+def _exp(build, x):
+    """exp(x) for x <= 0: 2^n exp(r), where r is at most log(2) / 2 away from 0."""
+    x = build.select(build.fcmp_ordered("<", x, _same(_LEAST)), _same(_LEAST), x)  # NaN stays
+    n = build.call(declare(build.module, "llvm.rint.v16f32", FLOATS, FLOATS), [build.fmul(x, _same(_LOG2_E))])
+    r = _fma(build, n, _same(-_LN2_HIGH), x)
+    r = _fma(build, n, _same(-_LN2_LOW), r)
+    y = _same(_EXP[0])
+    for coefficient in _EXP[1:]:
+        y = _fma(build, y, r, _same(coefficient))
+    whole = build.call(declare(build.module, "llvm.fptosi.sat.v16i32.v16f32", INTS, FLOATS), [n])
+    exponent = build.shl(build.add(whole, INTS([I32(127)] * LANES)), INTS([I32(23)] * LANES))
+    return build.fmul(y, build.bitcast(exponent, FLOATS))
+
+
+def _between(build, start, first, end):
+    """Which of the positions from ``start`` on are from ``first`` to ``end``, excluded."""
+    vector = ir.VectorType(I64, LANES)
+    spread = lambda x: build.shuffle_vector(
+        build.insert_element(vector(ir.Undefined), x, I32(0)), vector(ir.Undefined), INTS([I32(0)] * LANES)
+    )
+    at = build.add(spread(start), vector([I64(i) for i in range(LANES)]))
+    return build.and_(build.icmp_unsigned(">=", at, spread(first)), build.icmp_unsigned("<", at, spread(end)))
+
+
+def _row(build, of, row, D: int):
+    return build.gep(of, [build.mul(row, I64(D))], source_etype=FLOAT)
+
+
+def _load(build, of, at: int):
+    return build.load(build.gep(of, [I64(at)], source_etype=FLOAT), typ=FLOATS, align=4)
+
+
+def _store(build, value, to, at: int) -> None:
+    build.store(value, build.gep(to, [I64(at)], source_etype=FLOAT), align=4)
+
+
+def _same(value: float):
+    """A vector of one constant."""
+    return FLOATS([FLOAT(value)] * LANES)
+
+
+def _spread(build, x):
+    vector = build.insert_element(FLOATS(ir.Undefined), x, I32(0))
+    return _shuffle(build, vector, vector, [0] * LANES)
+
+
+def _shuffle(build, a, b, lanes: list[int]):
+    return build.shuffle_vector(a, b, INTS([I32(lane) for lane in lanes]))
+
+
+def _fma(build, a, b, c):
+    return build.call(declare(build.module, "llvm.fma.v16f32", FLOATS, FLOATS, FLOATS, FLOATS), [a, b, c])
+
+
+def _reduce(build, operation: str, x):
+    function = declare(build.module, f"llvm.vector.reduce.{operation}.v16f32", FLOAT, FLOATS)
+    return build.call(function, [x])
