@@ -191,7 +191,7 @@ def _norm(x: jax.Array, weight: jax.Array, eps: float, centred: bool) -> jax.Arr
 
     forms = {}
     if norms_kernel.fits(x):
-        forms["cpu"] = functools.partial(norms_kernel.norms, eps=eps, centred=centred)
+        forms["cpu"] = functools.partial(_norm_by_kernel, eps=eps, centred=centred)
     if x.ndim > 1 and x.size == x.shape[-1] and not centred:
         forms |= {"cuda": of_two, "rocm": of_two}
     return lax.platform_dependent(x, weight, default=by_xla, **forms) if forms else by_xla(x, weight)
@@ -200,6 +200,13 @@ def _norm(x: jax.Array, weight: jax.Array, eps: float, centred: bool) -> jax.Arr
 def _norm_by_xla(x, weight, eps: float, centred: bool) -> jax.Array:
     x = x - jnp.mean(x, -1, keepdims=True) if centred else x
     return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * weight.astype(jnp.float32)
+
+
+def _norm_by_kernel(x, weight, eps: float, centred: bool) -> jax.Array:
+    """The norm by the kernel, which has one weight for all rows; groups and heads have their own."""
+    if weight.ndim == 1:
+        return norms_kernel.norms(x, weight, eps, centred)
+    return norms_kernel.norms(x, jnp.ones(x.shape[-1]), eps, centred) * weight.astype(jnp.float32)
 
 
 def _norm_forward(x, weight, eps, centred):

@@ -12,7 +12,7 @@ import pytest
 from support.models import tiny_model
 
 from specjax.core import cache as kv
-from specjax.models.layers import Norm, normalize
+from specjax.models.layers import Norm, normalize, rms_norm
 from specjax.models.rounding import quantise_module
 
 CONFIG = dict(hidden_size=80, intermediate_size=160, head_dim=16, num_layers=2, dtype="bfloat16")
@@ -79,6 +79,13 @@ def test_norms_by_their_definition_and_for_any_number_of_rows(kind, dtype):
     for few in (x[:1, :1], x[:1], x[:6, :3]):
         np.testing.assert_array_equal(norm(few), whole[: few.shape[0], : few.shape[1]])
     assert "specjax_row_norms" in norm.lower(x).compile().as_text()
+
+
+def test_groups_have_weights_of_their_own():
+    random = np.random.default_rng(0)
+    x, weight = jnp.float32(random.normal(size=(5, 3, 4, 32))), jnp.float32(random.normal(size=(4, 32)))
+    plain = np.float64(x) / np.sqrt(np.mean(np.float64(x) ** 2, -1, keepdims=True) + 1e-2) * np.float64(weight)
+    np.testing.assert_allclose(rms_norm(x, weight, 1e-2), plain, rtol=2e-6, atol=1e-6)
 
 
 def test_norms_have_the_derivatives_of_their_definition():
