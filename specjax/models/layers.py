@@ -203,7 +203,7 @@ def _norm_by_xla(x, weight, eps: float, centred: bool) -> jax.Array:
 
 
 def _norm_by_kernel(x, weight, eps: float, centred: bool) -> jax.Array:
-    """The norm by the kernel, which has one weight for all rows; groups and heads have their own."""
+    """The norm by the kernel, whose rows share a weight. Groups and heads have their own."""
     if weight.ndim == 1:
         return norms_kernel.norms(x, weight, eps, centred)
     return norms_kernel.norms(x, jnp.ones(x.shape[-1]), eps, centred) * weight.astype(jnp.float32)

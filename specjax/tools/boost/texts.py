@@ -17,8 +17,11 @@ from .questions import share_of_new, word_sequences, write_questions
 TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
 """The temperatures of answers, in turn."""
 
-_BLOCK = 512
-"""The prompts that are answered together."""
+_FEWEST, _BLOCK = 64, 512
+"""The fewest and the most prompts that are answered together."""
+
+_USUAL = 64
+"""The tokens that a prompt is expected to bring. Many bring none."""
 
 _LEAST_NEW = 0.3
 """The least share of an answer's four-word sequences that occur once. A loop has less."""
@@ -129,7 +132,8 @@ def gather(
     empty = 0
     while files.gathered.tokens < tokens and goes_on():
         before = files.gathered
-        block = _read_block(engine, asking, before.prompts)
+        size = min(max((tokens - before.tokens) // _USUAL, _FEWEST), _BLOCK)
+        block = _read_block(engine, asking, before.prompts, size)
         if not block:
             break
         known = [(i, prompt) for i, prompt in block if prompt is not None]
@@ -158,11 +162,11 @@ def gather(
     return files
 
 
-def _read_block(engine: Engine, asking: Asking, start: int) -> list[tuple[int, Any]]:
+def _read_block(engine: Engine, asking: Asking, start: int, size: int) -> list[tuple[int, Any]]:
     """The next prompts with their numbers. A question that was written badly is None."""
     if asking.prompts is not None:
-        return list(enumerate(asking.prompts))[start : start + _BLOCK]
-    return [pair for pair, _ in zip(write_questions(engine, asking.seed, start), range(_BLOCK))]
+        return list(enumerate(asking.prompts))[start : start + size]
+    return [pair for pair, _ in zip(write_questions(engine, asking.seed, start), range(size))]
 
 
 def _is_in(prompt, sequences: set) -> bool:

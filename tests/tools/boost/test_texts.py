@@ -81,6 +81,7 @@ def _texts(files) -> tuple[str, str]:
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr("specjax.tools.boost.texts._BLOCK", 8)
+    monkeypatch.setattr("specjax.tools.boost.texts._FEWEST", 1)
     monkeypatch.setattr("specjax.tools.boost.texts._LEAST_NEW", 0.0)
 
 
