@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from ..errors import RequestError
+from ..text.boosted import LOADING
 from ..text.machine import keep_programs
 from ..tools.boost import BoostOptions, boost
 from ..tools.boost.candidates import CANDIDATES
@@ -47,10 +48,9 @@ _FORMS = {
     "new_tokens": dict(least=1),
     "seed": dict(least=0, most=LARGEST_SEED),
 }
-_LOADING = ("model", "revision", "dtype", "quantize")
 FLAGS = {
     "options": flags_of(Boost) | flags_of(BoostOptions, forms=_FORMS),
-    "models": {name: MODELS["models"][name] for name in _LOADING},
+    "models": {name: MODELS["models"][name] for name in ("model", *LOADING)},
 }
 COMMON = ("model", "output", "hours", "tokens", "data", "drafter", "suite")
 
@@ -82,7 +82,9 @@ def run(args: argparse.Namespace) -> None:
     try:
         with step_bar() as show:
             say = lambda line: print(f"specjax: {line}", file=sys.stderr, flush=True)
-            chosen = boost(target, model, args.output, options, suites=suites, say=say, progress=show)
+            loading = {name: getattr(args, name) for name in LOADING}
+            inputs = target, model, args.output, options
+            chosen = boost(*inputs, loading=loading, suites=suites, say=say, progress=show)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"what was finished is in {args.output}, and the same command continues") from None
     # 3. Print how to use it.

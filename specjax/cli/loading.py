@@ -27,8 +27,7 @@ def apply_boost(args: argparse.Namespace) -> None:
         args.model = boosted.model
     args.draft = [boosted.draft] if boosted.draft else []
     args.method = boosted.method
-    args.quantize = args.quantize or boosted.quantize or None
-    for name, value in boosted.options.items():
+    for name, value in (boosted.options | boosted.loading).items():
         if getattr(args, name) is None:
             setattr(args, name, value)
 

@@ -124,13 +124,15 @@ class Engine(StepThread):
         """
         if self._is_shared and not is_first_host():
             raise RequestError("process 0 takes the requests of an engine on several hosts; call follow() here")
-        given = dict(prompt=prompt, messages=messages, sample=sample, prompt_logprobs=prompt_logprobs, options=options)
-        return self._submit(dict(given=given, standing=standing))
+        request = dict(
+            prompt=prompt, messages=messages, sample=sample, prompt_logprobs=prompt_logprobs, options=options
+        )
+        return self._submit(dict(request=request, standing=standing))
 
     def _submit(self, arguments: dict) -> Handle:
-        given = arguments["given"]
-        batch = read_request(self.generator, **given, capacity=self.capacity, logprobs=self.options.logprobs)
-        handle = Handle(self, batch, self.generator.drafter.depth, given["prompt_logprobs"], arguments["standing"])
+        request = arguments["request"]
+        batch = read_request(self.generator, **request, capacity=self.capacity, logprobs=self.options.logprobs)
+        handle = Handle(self, batch, self.generator.drafter.depth, request["prompt_logprobs"], arguments["standing"])
         if handle.constraint is not None:
             self.constraints.check_size(handle.constraint)
             if not self._is_shared:

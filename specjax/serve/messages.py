@@ -85,12 +85,12 @@ class MessagesRequest(BaseModel):
                 raise ServeError(400, message, param="tools")
             function = {name: tool[name] for name in ("name", "description") if name in tool}
             tools.append({"type": "function", "function": function | {"parameters": tool["input_schema"]}})
-        given = self.tool_choice or {"type": "auto"}
-        choice = _CHOICES.get(given.get("type", ""))
-        named = {"type": "function", "function": {"name": given.get("name")}}
-        if choice is None and given.get("type") != "tool":
+        wish = self.tool_choice or {"type": "auto"}
+        choice = _CHOICES.get(wish.get("type", ""))
+        named = {"type": "function", "function": {"name": wish.get("name")}}
+        if choice is None and wish.get("type") != "tool":
             raise ServeError(400, "tool_choice needs a type: auto, any, none or tool", param="tool_choice")
-        parallel = False if given.get("disable_parallel_tool_use") else None
+        parallel = False if wish.get("disable_parallel_tool_use") else None
         chosen = {} if self.tool_choice is None else {"tool_choice": choice or named}
         return {"tools": tools or None, "parallel_tool_calls": parallel, **chosen}
 
@@ -102,10 +102,10 @@ class MessagesRequest(BaseModel):
         return {} if kind is None else {"chat_template_kwargs": {"enable_thinking": kind == "adaptive"}}
 
     def _format(self) -> dict[str, Any] | None:
-        given = {name: value for name, value in (self.output_config or {}).items() if value is not None}
-        form = given.pop("format", None)
-        if given:
-            message = f"output_config.{min(given)} is not supported; leave it out"
+        config = {name: value for name, value in (self.output_config or {}).items() if value is not None}
+        form = config.pop("format", None)
+        if config:
+            message = f"output_config.{min(config)} is not supported; leave it out"
             raise ServeError(400, message, param="output_config", code="unsupported_field")
         if isinstance(form, dict) and form.get("type") == "json_schema":
             return {"type": "json_schema", "json_schema": {"name": "text", "schema": form.get("schema")}}

@@ -18,6 +18,10 @@ FILE = "boost.toml"
 """The file in the directory of a boost that names the target, the drafter and the method."""
 
 
+LOADING = "dtype", "quantize", "revision"
+"""The arguments of ``load`` that ``boost.toml`` may have."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Boosted:
     """The choice of a boost. Its fields are the keys of ``boost.toml``.
@@ -26,22 +30,23 @@ class Boosted:
       model: the name, the file or the directory of the target.
       method: a name in ``drafters.METHODS``.
       draft: the directory of the drafter, relative to that of ``boost.toml``; "" for none.
-      quantize: the form of the target's weights in memory; "" for full weights.
       options: options of the method.
+      loading: arguments of ``load`` for the target, of the names in ``LOADING``.
     """
 
     model: str
     method: str
     draft: str = ""
-    quantize: str = ""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    loading: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
         """Writes ``boost.toml``."""
         fields = dataclasses.asdict(self)
-        options = fields.pop("options")
+        tables = {name: fields.pop(name) for name in ("options", "loading")}
         lines = [f"{name} = {json.dumps(value)}" for name, value in fields.items()]
-        lines += ["", "[options]", *(f"{name} = {json.dumps(value)}" for name, value in options.items())]
+        for table, values in tables.items():
+            lines += ["", f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
         (directory / FILE).write_text("\n".join(lines) + "\n")
 
 
@@ -58,11 +63,15 @@ def read_boosted(directory: str | Path) -> Boosted:
     for name, value in table.items():
         if name not in known:
             raise RequestError(f"{file}: key {name!r} is unknown; use {', '.join(known)}")
-        if not isinstance(value, dict if name == "options" else str):
-            raise RequestError(f"{file}: {name} must be a {'table' if name == 'options' else 'string'}")
+        is_table = name in ("options", "loading")
+        if not isinstance(value, dict if is_table else str):
+            raise RequestError(f"{file}: {name} must be a {'table' if is_table else 'string'}")
     for name in ("model", "method"):
         if not table.get(name):
             raise RequestError(f"{file}: {name} is missing; run specjax boost again")
+    for name, value in table.get("loading", {}).items():
+        if name not in LOADING or not isinstance(value, str):
+            raise RequestError(f"{file}: [loading] has strings of the names {', '.join(LOADING)}, not {name!r}")
     split_methods(table["method"])
     check_options(table["method"], table.get("options", {}))
     boosted = Boosted(**table)
@@ -84,6 +93,6 @@ def load_boosted(directory: str | Path, model: str | None = None, **changes) -> 
     Raises the errors of ``read_boosted``, ``load`` and ``Generator``.
     """
     boosted = read_boosted(directory)
-    loading: dict[str, Any] = {"quantize": boosted.quantize or None} | changes
+    loading: dict[str, Any] = boosted.loading | changes
     target = load(model or boosted.model, **loading)
     return Generator(target, boosted.method, boosted.draft or None, **boosted.options)

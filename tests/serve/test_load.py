@@ -105,7 +105,7 @@ def test_a_stream_that_nobody_reads_gives_its_slots_to_others(post, unread, app,
 
 
 def test_a_stream_that_nobody_reads_keeps_no_chunks(unread, app, monkeypatch):
-    """It goes on while nobody else waits, and ends after the longest time."""
+    """The stream goes on while no other request waits, and ends after the longest time."""
     made, chunk = [], streams.Answer.chunk
     monkeypatch.setattr(streams.Answer, "chunk", lambda *given, **named: made.append(1) or chunk(*given, **named))
     monkeypatch.setattr(streams, "_LONGEST_PATIENCE", 3.0)

@@ -8,8 +8,9 @@ from specjax.text.boosted import Boosted, read_boosted
 
 def test_what_was_written_is_read(tmp_path):
     options = {"num_speculative_tokens": 3}
-    Boosted("tiny-python", "draft_model", "drafter", "int8", options).write(tmp_path)
-    expected = Boosted("tiny-python", "draft_model", str(tmp_path / "drafter"), "int8", options)
+    loading = {"quantize": "stored"}
+    Boosted("tiny-python", "draft_model", "drafter", options, loading).write(tmp_path)
+    expected = Boosted("tiny-python", "draft_model", str(tmp_path / "drafter"), options, loading)
     assert read_boosted(tmp_path) == expected
 
 
@@ -26,6 +27,7 @@ def test_the_generator_is_that_of_the_choice(tmp_path):
     [
         ('method = "ngram"', "model is missing"),
         ('model = "a"\nmethod = "ngram"\nspeed = 2', "key 'speed' is unknown"),
+        ('model = "a"\nmethod = "ngram"\n[loading]\nmesh = "model=2"', "dtype, quantize, revision, not 'mesh'"),
         ('model = "a"\nmethod = 3', "method must be a string"),
         ('model = "a"\nmethod = "ngram"\n[options]\ntree = "2,2"', "belongs to another method"),
         ('model = "a"\nmethod = "nosuch"', "method 'nosuch' is unknown"),

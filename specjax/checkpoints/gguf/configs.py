@@ -55,8 +55,8 @@ def read_gguf_config(file: GgufFile) -> dict[str, Any]:
     keys.refuse_others(_HARMLESS)
     _check_heads(options, family, str(file.path))
     options = {family.renamed.get(option, option): value for option, value in options.items()}
-    given = {option: value for option, value in options.items() if value is not None or option in known.nullable}
-    return {option: value for option, value in given.items() if option in family.options}
+    present = {option: value for option, value in options.items() if value is not None or option in known.nullable}
+    return {option: value for option, value in present.items() if option in family.options}
 
 
 def architecture(file: GgufFile) -> str:

@@ -122,8 +122,8 @@ def _stored(source: Source, placement: Placement) -> dict[str, Stored] | None:
     """
     names = list(dict.fromkeys(block.name for block in source.blocks))
     tensors = [source.tensors[name] for name in names]
-    kept = [tensor for tensor in tensors if placement.keeps_numbers or isinstance(tensor, Packed)]
-    weights = in_one_form([getattr(tensor, "stored", None) for tensor in kept]) if len(kept) == len(names) else None
+    packed = [tensor for tensor in tensors if placement.keeps_numbers or isinstance(tensor, Packed)]
+    weights = in_one_form([getattr(tensor, "stored", None) for tensor in packed]) if len(packed) == len(names) else None
     usable = weights and is_quantisable(source.param) and not any(block.transposed for block in source.blocks)
     return dict(zip(names, weights)) if weights and usable else None
 

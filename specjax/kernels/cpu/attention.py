@@ -39,8 +39,9 @@ def fits(q: jax.Array, k: jax.Array, scores: Scores) -> bool:
 def attend(q: jax.Array, past: tuple, length: jax.Array, rows: tuple, mask: jax.Array) -> jax.Array:
     """Attention over the valid past, and then over rows; float32 [B, N, K * G * D].
 
-    A node's sums go through what it sees in order. They depend neither on other nodes, nor on the
-    capacity T, nor on whether an ancestor lies in the past or among the rows.
+    A node's sums add the positions that it sees in the order of the text. They depend neither on
+    other nodes, nor on the capacity T, nor on whether an ancestor lies in the past or among the
+    rows.
 
     Args:
       q: float32 [B, N, K, G, D], scaled.

@@ -1,5 +1,6 @@
 """One command that gives a model its drafter: texts, trainings, tuning and proof."""
 
-from .steps import BoostOptions, boost
+from .options import BoostOptions
+from .steps import boost
 
 __all__ = ["BoostOptions", "boost"]

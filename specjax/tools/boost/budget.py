@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import RequestError
+from ...models.config import ModelConfig
 from ...training.loop import LOG
 from ...training.run import train
+from .candidates import CANDIDATES
 from .contest import Trial, recipe_of
 
 PASSES = 3
@@ -17,6 +19,9 @@ PASSES = 3
 
 LEAST_STEPS = 60
 """The steps below which a training says nothing about its drafter."""
+
+GATHERING, TRAINING = 0.4, 0.4
+"""The shares of the time for writing texts and for training. Measurements take the rest."""
 
 _TIMED = 4
 """The steps that are timed. The first, which is compiled, does not count."""
@@ -35,30 +40,40 @@ def time_step(trial: Trial, name: str) -> float:
     return recipe.batch * recipe.length / float(np.median(speeds))
 
 
+def check_tokens(names: Sequence[str], config: ModelConfig, tokens: int, mend: str) -> None:
+    """Raises RequestError where texts of ``tokens`` tokens are too few to train a candidate.
+
+    The message has the number of tokens that would do, and ends with ``mend``.
+    """
+    for name in names:
+        if (describe := CANDIDATES[name].recipe) is None:
+            continue
+        table = describe(config)
+        window = table["batch"] * min(table["length"], config.context - 1)
+        least = -(-LEAST_STEPS * window // PASSES)
+        if tokens < least:
+            raise RequestError(f"{tokens:,} tokens are too few to train {name}, which needs {least:,}; {mend}")
+
+
 def plan_steps(trial: Trial, names: Sequence[str], tokens: int, seconds: float | None) -> dict[str, int]:
     """The steps of each candidate's whole training.
 
     Args:
-      tokens: the tokens of the texts.
+      tokens: the tokens of the texts, see ``check_tokens``.
       seconds: the time for all trainings; None for no limit.
 
-    Raises RequestError where texts or time are too few for one candidate; it says what is needed.
+    Raises RequestError where the time is too short to train a candidate. The message has the hours
+    that are missing.
     """
     steps = {}
     for name in names:
         recipe = recipe_of(trial, name, 1)
-        window = recipe.batch * recipe.length
-        steps[name] = PASSES * tokens // window
-        if steps[name] < LEAST_STEPS:
-            least = LEAST_STEPS * window // PASSES
-            raise RequestError(
-                f"{tokens:,} tokens of texts are too few to train {name}; give --tokens {least:,} or more, or more data"
-            )
+        steps[name] = PASSES * tokens // (recipe.batch * recipe.length)
         if seconds is not None:
             step = time_step(trial, name)
             share = seconds / (1 if len(names) == 1 else _CONTEST * len(names) / 2)
             steps[name] = min(steps[name], int(share / step))
             if steps[name] < LEAST_STEPS:
-                hours = (LEAST_STEPS * step - share) / 3600
-                raise RequestError(f"the time is too short to train {name}; give {max(hours, 0.1):.1f} hours more")
+                hours = LEAST_STEPS * step / share * seconds / TRAINING / 3600
+                raise RequestError(f"the time is too short to train {name}; give --hours {hours:.1f} or more")
     return steps

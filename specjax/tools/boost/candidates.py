@@ -66,7 +66,8 @@ def _all(config: ModelConfig) -> int:
     return config.vocab_size
 
 
-def _draft_layers(config: ModelConfig) -> int:
+def draft_layers(config: ModelConfig) -> int:
+    """The layers of a draft that is cut from the target."""
     return max(config.num_layers // 10, 1)
 
 
@@ -97,7 +98,7 @@ CANDIDATES = {
     "token_recycling": Candidate("token_recycling", 0.4, _nothing),
     "quantized_self": Candidate("quantized_self", 0.85, _in_four_bits),
     "eagle3": Candidate("eagle3", 0.65, _head_cost(1, _frequent), _eagle3),
-    "draft": Candidate("draft_model", 0.65, lambda config: _head_cost(_draft_layers(config), _all)(config), _draft),
+    "draft": Candidate("draft_model", 0.65, lambda config: _head_cost(draft_layers(config), _all)(config), _draft),
     "mtp": Candidate("mtp", 0.65, _head_cost(1, _all), _mtp),
     "medusa": Candidate("medusa", 0.55, _head_cost(0, _all), _medusa),
     "block": Candidate("block", 0.6, _head_cost(1, _all), _block),

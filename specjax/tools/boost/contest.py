@@ -21,7 +21,7 @@ from ...text.generator import Generator
 from ...training.recipe import Recipe, make_recipe
 from ...training.run import train
 from ..prune import Sizes, prune_target
-from .candidates import CANDIDATES, Candidate
+from .candidates import CANDIDATES, Candidate, draft_layers
 from .survey import RoundCost
 
 MOST_DRAFTED = 5
@@ -155,8 +155,8 @@ def recipe_of(trial: Trial, name: str, steps: int) -> Recipe:
     if table["kind"] == "draft":
         start = trial.directory / name / "pruned"
         if not (start / "config.json").exists():
-            layers = max(config.num_layers // 10, 1)
-            prune_target(trial.target, Sizes(layers, None, None, None), trial.texts, start, steps=0, seed=trial.seed)
+            sizes = Sizes(draft_layers(config), None, None, None)
+            prune_target(trial.target, sizes, trial.texts, start, steps=0, seed=trial.seed)
         table |= {"head": {"start": str(start)}}
     length = min(table["length"], config.context - 1)
     settings = {"steps": steps, "every": min(steps, _EVERY), "seed": trial.seed, "length": length}

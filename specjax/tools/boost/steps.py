@@ -3,26 +3,26 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ...checkpoints.heads import load_drafter, save_head
 from ...checkpoints.load import LanguageModel, save
-from ...core.checks import suggest
 from ...engine.engine import Engine
 from ...errors import RequestError
 from ...heads.base import Head
-from ...models.quantised_weights import scheme_of
 from ...requests.chat import render_chat
 from ...text.boosted import Boosted
 from ...text.machine import machine
 from ..evaluate.suites import Question, Suite
 from . import contest, report
-from .budget import plan_steps
-from .candidates import CANDIDATES, USUAL
+from .budget import GATHERING, TRAINING, check_tokens, plan_steps
+from .candidates import CANDIDATES
 from .contest import Measured, Trial
 from .journal import Journal, open_journal
+from .options import BoostOptions
 from .prompts import find_prompts
 from .proof import HELD_OUT, prove, read_held_out
 from .survey import RoundCost, survey
@@ -36,53 +36,9 @@ _COSTS = "auto.json"
 _SLOTS, _FEW = 32, 8
 """The texts that are written together, and those of the end of a block."""
 
-_GATHERING, _TRAINING = 0.4, 0.4
-"""The shares of the time for writing texts and for training. Measurements take the rest."""
-
 _TRIED = 12
 _TRIED_TOKENS = 96
 """The held-out prompts by which drafters are compared, and the new tokens after each."""
-
-
-@dataclasses.dataclass(frozen=True)
-class BoostOptions:
-    """The options of a boost.
-
-    Attributes:
-      hours: time for the whole boost. By default it has no limit.
-      tokens: tokens that the target writes, from which drafters learn.
-      drafter: kind of drafter; "auto" tries several.
-      data: files of conversations or texts, as training reads them; their prompts are answered by
-        the target. By default the target writes questions itself.
-      questions: held-out questions of the proof.
-      new_tokens: most new tokens of an answer in the proof.
-      seed: draws questions, answers and trainings.
-
-    Raises RequestError for values out of bounds.
-    """
-
-    hours: float | None = None
-    tokens: int = 2_000_000
-    drafter: str = "auto"
-    data: Sequence[str] = ()
-    questions: int = 40
-    new_tokens: int = 128
-    seed: int = 0
-
-    def __post_init__(self):
-        if self.hours is not None and not self.hours > 0:
-            raise RequestError(f"hours must be above 0, not {self.hours}")
-        for name in ("tokens", "questions", "new_tokens"):
-            if getattr(self, name) < 1:
-                raise RequestError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.drafter not in ("auto", *CANDIDATES):
-            mend = suggest(self.drafter, CANDIDATES) or f"; use auto, {', '.join(CANDIDATES)}"
-            raise RequestError(f"drafter {self.drafter!r} is unknown{mend}")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The kinds to try."""
-        return USUAL if self.drafter == "auto" else (self.drafter,)
 
 
 def boost(
@@ -91,6 +47,7 @@ def boost(
     output: str | Path,
     options: BoostOptions | None = None,
     *,
+    loading: Mapping[str, Any] = MappingProxyType({}),
     suites: Sequence[tuple[Suite, Sequence[Question]]] = (),
     say: Callable[[str], None] = lambda line: None,
     progress: Callable[[str, float], None] = lambda step, share: None,
@@ -104,30 +61,34 @@ def boost(
     Args:
       target: the model to make faster.
       model: its name, for ``boost.toml``.
+      loading: the arguments with which it was loaded, see ``Boosted``.
       output: the directory.
       options: by default ``BoostOptions()``.
       suites: suites on which the speed is proven too, with their questions.
-      say: is told what is done and what was reached, a line each.
-      progress: is told the step and the share of it that is done.
+      say: called with a line for each result.
+      progress: called with the name of a step and the share of it that is done.
 
     Raises RequestError for bad input, where texts or time are too few, and for a directory of
-    another boost; StorageError for a full disk. What was finished stays.
+    another boost; StorageError for a full disk. Finished steps stay.
     """
     options = options or BoostOptions()
     target.config.refuse_encoder("boost")
-    settings = dataclasses.asdict(options) | {"model": model, "suites": [suite.name for suite, _ in suites]}
+    mend = "raise --tokens, or name a --drafter that is not trained"
+    check_tokens(options.names, target.config, options.tokens, mend)
+    choice = Boosted(model, "none", loading={name: value for name, value in loading.items() if value})
+    settings = dataclasses.asdict(options) | {"model": model, "loading": choice.loading}
+    settings["suites"] = {suite.name: len(questions) for suite, questions in suites}
     del settings["hours"]  # more time may be given later
     with open_journal(Path(output), settings) as journal:
-        work = _Work(target, model, options, suites, journal, say, progress)
-        return work.run()
+        return _Work(target, choice, options, suites, journal, say, progress).run()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """The steps of a boost."""
+    """The steps of a boost. ``plain`` is the choice of plain decoding."""
 
     target: LanguageModel
-    model: str
+    plain: Boosted
     options: BoostOptions
     suites: Sequence[tuple[Suite, Sequence[Question]]]
     journal: Journal
@@ -136,21 +97,21 @@ class _Work:
 
     def run(self) -> Boosted:
         # 1. The kinds that may pay on this device.
-        found = self.journal.do("survey", lambda: survey(self.target, self.options.names))
-        rounds = RoundCost(found["nodes"], found["ratios"])
+        forecast = self.journal.do("survey", lambda: survey(self.target, self.options.names))
+        rounds = RoundCost(forecast["nodes"], forecast["ratios"])
         costs = ", ".join(f"{n}: {ratio:.2f}" for n, ratio in zip(rounds.nodes, rounds.ratios))
         self.say(f"a round in plain rounds, by the nodes that it scores: {costs}")
-        for name, reason in found["reasons"].items():
+        for name, reason in forecast["reasons"].items():
             self.say(f"{name}: {reason}")
-        if not found["kept"]:
+        if not forecast["promising"]:
             return self._write(self._plain("no kind of drafter can pay on this device"), None, {}, {})
         # 2. Texts.
-        trained = [name for name in found["kept"] if CANDIDATES[name].is_trained]
+        trained = [name for name in forecast["promising"] if CANDIDATES[name].is_trained]
         files = self._gather(trained)
         # 3. The contest.
         trial = self._trial(files, rounds)
         curves = self._train(trial, trained, files)
-        free = [name for name in found["kept"] if not CANDIDATES[name].is_trained]
+        free = [name for name in forecast["promising"] if not CANDIDATES[name].is_trained]
         curves |= {name: self._measure(trial, name) for name in free}
         measured = {name: curve[-1] for name, curve in curves.items() if curve}
         drafts = {name: self._load(trial, name) for name in trained if self._is_last(curves, name)}
@@ -182,7 +143,7 @@ class _Work:
         asking = find_prompts(self.target, options.data, tokens, apart)
         room = min(self.target.config.context, 2 * asking.longest + 256)
         engine = Engine(self.target, "none", slots=_SLOTS, widths=(_FEW,), capacity=room)
-        share = None if options.hours is None else options.hours * 3600 * _GATHERING
+        share = None if options.hours is None else options.hours * 3600 * GATHERING
 
         def show(gathered: Gathered) -> None:
             self.progress("texts", min(gathered.tokens / tokens, 1))
@@ -191,9 +152,14 @@ class _Work:
             return share is None or self.journal.elapsed("texts") < share
 
         self.say(f"the target writes texts of {tokens:,} tokens")
-        self.journal.do(
-            "texts", lambda: dataclasses.asdict(gather(engine, directory, asking, tokens, show, goes_on).gathered)
-        )
+
+        def write() -> dict:
+            files = gather(engine, directory, asking, tokens, show, goes_on)
+            # An error keeps the step open, so that more time continues it.
+            check_tokens(trained, self.target.config, files.gathered.tokens, "give more --hours, or more --data")
+            return dataclasses.asdict(files.gathered)
+
+        self.journal.do("texts", write)
         files = TextFiles(directory)
         self.say(f"texts: {files.gathered.answers:,} answers, {files.gathered.tokens:,} tokens")
         if files.gathered.in_suite:
@@ -204,7 +170,8 @@ class _Work:
         rows = [json.loads(line) for line in files.held_out.read_text().splitlines()]
         if len(rows) <= _TRIED:
             raise RequestError(
-                f"the data gave {len(rows)} answers, and more than {_TRIED} are held out; give more prompts with --data"
+                f"{len(rows)} answers were written, and the first {_TRIED + 1} are held out; "
+                "give more --hours or --tokens, or more --data, and a new directory"
             )
         chat = "messages" in rows[0]
         encode = self.target.tokenizer.encode
@@ -220,7 +187,7 @@ class _Work:
         if not trained:
             return {}
         hours = self.options.hours
-        seconds = None if hours is None else hours * 3600 * _TRAINING
+        seconds = None if hours is None else hours * 3600 * TRAINING
         steps = self.journal.do("steps", lambda: plan_steps(trial, trained, files.gathered.tokens, seconds))
         for name, count in steps.items():
             self.say(f"{name}: at most {count} steps of training")
@@ -271,11 +238,11 @@ class _Work:
             shutil.rmtree(folder, ignore_errors=True)
             save_head(draft, folder) if isinstance(draft, Head) else save(draft, folder)
         options = best["options"] | ({"costs": _COSTS} if "costs" in best["options"] else {})
-        form = scheme_of(self.target.model) or ""
-        boosted = Boosted(self.model, best["method"], DRAFTER if draft is not None else "", form, options)
+        place = "" if draft is None else DRAFTER
+        boosted = dataclasses.replace(self.plain, method=best["method"], draft=place, options=options)
         boosted.write(directory)
         facts = {
-            "model": self.model, "machine": machine(self.target), "best": best, "tuned": list(tuned),
+            "model": self.plain.model, "machine": machine(self.target), "best": best, "tuned": list(tuned),
             "curves": {name: [dataclasses.asdict(one) for one in curve] for name, curve in curves.items()},
             "proof": proof, "survey": self.journal.results["survey"], "seconds": self.journal.seconds,
             "gains": {name: contest.gain_of_doubling(curve) for name, curve in curves.items()},

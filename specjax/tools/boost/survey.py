@@ -63,11 +63,11 @@ def measure_rounds(target: LanguageModel) -> RoundCost:
 def survey(target: LanguageModel, names: Sequence[str]) -> dict[str, Any]:
     """Which of the kinds in ``names`` may pay on this device.
 
-    Returns an object for JSON: "nodes" and "ratios" of ``RoundCost``, "kept", the names of the
+    Returns an object for JSON: "nodes" and "ratios" of ``RoundCost``, "promising", the names of the
     kinds that may pay, and "reasons", a sentence for each kind.
     """
     rounds = measure_rounds(target)
-    kept = []
+    promising = []
     reasons = {}
     for name in names:
         candidate = CANDIDATES[name]
@@ -78,8 +78,8 @@ def survey(target: LanguageModel, names: Sequence[str]) -> dict[str, Any]:
         reached = np.cumprod([candidate.acceptance] * (max(NODES) - 1))
         speedup, length = rounds.speedup(list(reached), cost)
         if speedup >= _GAIN:
-            kept.append(name)
+            promising.append(name)
             reasons[name] = f"may give {speedup:.2f} times with {length} drafted tokens"
         else:
             reasons[name] = f"would need more than {100 * candidate.acceptance:.0f} % of its tokens accepted"
-    return {"nodes": list(rounds.nodes), "ratios": list(rounds.ratios), "kept": kept, "reasons": reasons}
+    return {"nodes": list(rounds.nodes), "ratios": list(rounds.ratios), "promising": promising, "reasons": reasons}

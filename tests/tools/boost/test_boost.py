@@ -152,6 +152,7 @@ def _common(a: list[int], b: list[int]) -> int:
         (["--suite", "nosuch"], "nosuch"),
         (["--limit", "3"], "belong to --suite"),
         (["--data", "/nonexistent.jsonl"], "no such file"),
+        (["--tokens", "100", "--drafter", "eagle3"], "100 tokens are too few to train eagle3"),
     ],
 )
 def test_bad_input_is_one_line(arguments, message, tmp_path, capsys):

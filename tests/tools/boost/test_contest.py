@@ -1,12 +1,14 @@
 """The forecast and the contest of a boost, against brute force and by hand."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from specjax import RequestError
-from specjax.tools.boost import contest
+from specjax.tools.boost import budget, contest
+from specjax.tools.boost.budget import check_tokens, plan_steps
 from specjax.tools.boost.candidates import CANDIDATES
 from specjax.tools.boost.contest import Measured, gain_of_doubling, hold_contest
 from specjax.tools.boost.journal import open_journal
@@ -66,6 +68,26 @@ def test_the_worse_half_is_stopped_after_each_part(played):
         "c": [100],
     }
     assert sum("stopped" in line for line in lines) == 2
+
+
+def test_texts_that_are_too_few_are_refused_with_the_number_that_would_do(target):
+    least = 60 * 8 * min(256, target.config.context - 1) // 3  # steps, windows, tokens, passes
+    check_tokens(["eagle3"], target.config, least, "")
+    check_tokens(["ngram"], target.config, 1, "")
+    with pytest.raises(RequestError, match=f"train eagle3, which needs {least:,}; more"):
+        check_tokens(["ngram", "eagle3"], target.config, least - 1, "more")
+
+
+def test_time_that_is_too_short_is_refused_with_the_time_that_would_do(monkeypatch):
+    recipe = SimpleNamespace(batch=8, length=256)
+    monkeypatch.setattr(budget, "recipe_of", lambda trial, name, steps: recipe)
+    monkeypatch.setattr(budget, "time_step", lambda trial, name: 12.0)
+    texts = 3 * 10**5
+    seconds = lambda hours: hours * 3600 * budget.TRAINING
+    with pytest.raises(RequestError, match=r"give --hours 0\.5 or more"):
+        plan_steps(None, ["eagle3"], texts, seconds(0.2))  # 60 steps of 12 s are 0.2 hours, and 0.4 of the whole
+    assert plan_steps(None, ["eagle3"], texts, seconds(0.5)) == {"eagle3": 60}
+    assert plan_steps(None, ["eagle3"], texts, None) == {"eagle3": 3 * texts // (8 * 256)}
 
 
 def test_the_gain_of_doubling_is_the_slope_of_the_curve():
