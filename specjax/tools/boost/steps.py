@@ -256,4 +256,4 @@ def _describe(choice: dict[str, Any]) -> str:
     length = choice["options"].get("num_speculative_tokens")
     name = choice["draft"] or choice["method"]
     through = " by method auto" if choice["method"] == "auto" and choice["draft"] else ""
-    return name + through + (f" with {length} drafted tokens" if length else "")
+    return name + through + (f" with drafts of {length}" if length else "")

@@ -79,7 +79,7 @@ def survey(target: LanguageModel, names: Sequence[str]) -> dict[str, Any]:
         speedup, length = rounds.speedup(list(reached), cost)
         if speedup >= _GAIN:
             promising.append(name)
-            reasons[name] = f"may give {speedup:.2f} times with {length} drafted tokens"
+            reasons[name] = f"may give {speedup:.2f} times with drafts of {length}"
         else:
             reasons[name] = f"would need more than {100 * candidate.acceptance:.0f} % of its tokens accepted"
     return {"nodes": list(rounds.nodes), "ratios": list(rounds.ratios), "promising": promising, "reasons": reasons}
