@@ -25,6 +25,7 @@ class Row:
       state: the state in which its constraint starts.
       compiled: the engine's seconds of compilation when reading began.
       stop_state: the state of its stop strings after the newest token.
+      is_seeded: whether the request samples with a seed of its own.
       arrays: prompt and options for the device.
       keys: the keys of the prompt's blocks in the store.
       filled, drafted: the prompt as far as target and draft have read it (``Filled``); None before
@@ -53,12 +54,9 @@ class Row:
         requests = self.handle.batch.requests
         self.arrays = slot_arrays(requests, state)
         self.stop_state = 0 if requests.stop_start is None else int(requests.stop_start[0])
-
-    @property
-    def is_seeded(self) -> bool:
-        """Whether the request samples with a seed of its own."""
-        requests = self.handle.batch.requests
-        return requests.seeded is not None and bool(requests.seeded[0] and requests.sampling.temperature[0] > 0)
+        # Each round asks for it, and reading it from the device would cost milliseconds there.
+        seeded = requests.seeded is not None and requests.seeded[0]
+        self.is_seeded = bool(seeded and requests.sampling.temperature[0] > 0)
 
     def find_stop(self, tokens: Sequence[int]) -> int | None:
         """The number of ``tokens``, the newest, up to the end of the first stop string, or None."""

@@ -15,6 +15,9 @@ from .texts import Asking
 _BEGINNING = 64
 """The tokens of a beginning that is cut from a text."""
 
+_ANSWER = 384
+"""The most tokens of an answer. Longer answers of small models often loop."""
+
 _CONTINUATION = 192
 """The most tokens that the target writes after a beginning."""
 
@@ -37,7 +40,7 @@ def find_prompts(target: LanguageModel, data: Sequence[str], tokens: int, asking
         raise RequestError(
             f"{target.name} has no chat template, so it cannot write questions itself; give texts with --data"
         )
-    longest = min(640, target.config.context // 2)
+    longest = min(_ANSWER, target.config.context // 2)
     asking = dataclasses.replace(asking, longest=longest)
     if not data:
         return asking

@@ -33,7 +33,7 @@ DRAFTER = "drafter"
 """The folder of the drafter in the directory of a boost."""
 
 _COSTS = "auto.json"
-_SLOTS, _FEW = 32, 8
+_SLOTS, _FEW = 64, 16
 """The texts that are written together, and those of the end of a block."""
 
 _TRIED = 12

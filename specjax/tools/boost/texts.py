@@ -17,7 +17,7 @@ from .questions import share_of_new, word_sequences, write_questions
 TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
 """The temperatures of answers, in turn."""
 
-_FEWEST, _BLOCK = 64, 512
+_FEWEST, _BLOCK = 64, 1024
 """The fewest and the most prompts that are answered together."""
 
 _USUAL = 64
@@ -41,7 +41,7 @@ class Asking:
       prompts: questions; token ids of beginnings where ``chat`` is false; None for questions that
         the target writes, see ``questions``.
       chat: whether prompts are turns of a user. Otherwise the target continues them.
-      longest: the most tokens of an answer. A longer answer to a question is left out.
+      longest: the most tokens of an answer. A longer answer is cut there.
       held_out: the answers, from the first on, that are held out.
       suite: prompts of a suite. Questions that share words with them are left out.
       seed: draws questions and answers.
@@ -49,7 +49,7 @@ class Asking:
 
     prompts: Sequence | None = None
     chat: bool = True
-    longest: int = 640
+    longest: int = 384
     held_out: int = 64
     suite: Sequence[str] = ()
     seed: int = 0
@@ -145,8 +145,8 @@ def gather(
         empty = 0 if rows else empty + 1
         if empty == _PATIENCE:
             raise RequestError(
-                f"{engine.target.name}: none of {_PATIENCE * len(block)} prompts got an answer that ends and does not "
-                "repeat itself; give conversations with --data"
+                f"{engine.target.name}: none of {_PATIENCE * len(block)} prompts got an answer that does not repeat "
+                "itself; give conversations with --data"
             )
         files.append(
             rows[:apart],
@@ -188,8 +188,7 @@ def _answer(engine: Engine, asking: Asking, prompts: Sequence[tuple[int, Any]]) 
         for number, prompt in prompts
     )
     for (number, prompt), result in zip(prompts, write_in_order(engine, requests)):
-        ends = result.finish_reason == "stop" or not asking.chat
-        if not ends or not result.text.strip() or share_of_new(result.text, 4) < _LEAST_NEW:
+        if not result.text.strip() or share_of_new(result.text, 4) < _LEAST_NEW:
             continue
         row = {"number": number, "temperature": _temperature(number), "tokens": len(result.token_ids)}
         if asking.chat:
