@@ -213,7 +213,7 @@ def siblings(
     """
 
     def draw_row(key, q):
-        return argmax(jnp.log(q) + jax.random.gumbel(key, (k, *q.shape))).T
+        return jax.vmap(lambda keys, q: jax.vmap(draw, (0, None))(keys, q))(jax.random.split(key, (len(q), k)), q)
 
     def draw_children(keys, logits, q):
         if how == "independent":

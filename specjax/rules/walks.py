@@ -1,10 +1,8 @@
 """Rules that read p and not q: the greedy walk, and the walk along the target's samples."""
 
 import jax
-import jax.numpy as jnp
-from jax import random
 
-from ..core.selection import argmax
+from ..core.selection import argmax, draw
 from ..core.tree import Tree, ancestors
 from ..core.verdict import Verdict, deepest, verdict_at
 from .rule import Drawn, Rule
@@ -24,9 +22,8 @@ def sample_and_walk(p: jax.Array, tree: Tree, key: jax.Array) -> Verdict:
     the text of plain decoding with any proposals, and equal siblings get the same sample.
     """
     lineage = ancestors(tree)
-    # All nodes of a depth share their noise, because the walk reaches only one of them.
-    noise = jax.vmap(lambda key: random.gumbel(key, p.shape[1:]))(key)
-    return _walk(argmax(jnp.log(p) + noise[lineage.sum(-1) - 1]), tree)
+    # All nodes of a depth share their key, because the walk reaches only one of them.
+    return _walk(jax.vmap(draw)(key[lineage.sum(-1) - 1], p), tree)
 
 
 def _walk(next_token: jax.Array, tree: Tree) -> Verdict:

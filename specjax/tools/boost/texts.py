@@ -17,7 +17,7 @@ from .questions import share_of_new, word_sequences, write_questions
 TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
 """The temperatures of answers, in turn."""
 
-_FEWEST, _BLOCK = 64, 1024
+_FEWEST, _BLOCK = 64, 512
 """The fewest and the most prompts that are answered together."""
 
 _USUAL = 64
