@@ -166,21 +166,22 @@ class Engine(StepThread):
             for width in () if self._is_shared else self.programs.widths:
                 self.programs.advance(0, range(width))
 
-    def update(self, parameters) -> None:
-        """Replaces the target's weights between two steps. Nothing is compiled anew.
+    def update(self, parameters=None, *, draft=None) -> None:
+        """Replaces weights between two steps, as ``Generator.update``. Nothing is compiled anew.
 
-        Requests that are read or decoded end under the old weights: the call waits for them, and no
-        other request begins meanwhile. Requests that wait for a slot are read under the new
-        weights. Any thread may call this, but not a callback of ``Handle.watch``.
-
-        Args:
-          parameters: as for ``Generator.update``.
+        The draft changes at once, and no text with it. For the target, the call waits for requests
+        that are read or decoded, and no other begins meanwhile. Any thread may call this, but not a
+        callback of ``Handle.watch``.
 
         Raises RequestError on several hosts, and if structure, shapes or dtypes differ; the weights
         are then the old ones.
         """
         if self._is_shared:
             raise RequestError("an engine on several hosts keeps its weights; make a new engine for new ones")
+        with self._stepping:
+            self.generator.update(draft=draft)
+        if parameters is None:
+            return
         with self._updating:
             try:
                 with self.changed:
@@ -197,7 +198,6 @@ class Engine(StepThread):
 
     @property
     def target(self) -> LanguageModel:
-        """The model whose output is wanted."""
         return self.generator.target
 
     @property

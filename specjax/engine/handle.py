@@ -24,6 +24,7 @@ class Driver(Protocol):
     """What a handle asks of its engine; see ``Engine``."""
 
     changed: threading.Condition
+    listeners: list[Callable[["Handle"], object]]
 
     @property
     def target(self) -> LanguageModel: ...
@@ -259,6 +260,8 @@ class Handle:
             self._engine.changed.notify_all()
             for watch in self._watchers:
                 watch()
+            for listen in self._engine.listeners if self.is_over else ():
+                listen(self)
 
 
 def _likeliest(records: Logprobs | Scores, count: int, wanted: int) -> list[dict[int, float]]:

@@ -6,6 +6,7 @@ from typing import Self
 
 from ..parallel import end_all, is_first_host
 from . import multi_host
+from .handle import Handle
 
 
 class StepThread:
@@ -13,6 +14,8 @@ class StepThread:
 
     Attributes:
       changed: notified after every change of a request, and when requests come.
+      listeners: called with the handle of each request that has ended. The thread that ends it waits
+        for them.
     """
 
     _is_shared = False
@@ -22,6 +25,7 @@ class StepThread:
         self._thread: threading.Thread | None = None
         self._stopping = False
         self.changed = threading.Condition(threading.RLock())
+        self.listeners: list[Callable[[Handle], object]] = []
 
     def step(self) -> bool:
         """Makes a step. Returns whether work is left."""

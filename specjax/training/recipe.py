@@ -70,6 +70,8 @@ class Recipe:
       seed: draws parameters, batches and the random parts of losses.
       every: the number of steps between checkpoints, each with a measurement of acceptance.
       prompts: the number of held-out prompts on which acceptance is measured; 0 for none.
+      features: the most bytes of the target's features that are kept on disk, see
+        ``kept_features``; 0 for none. For kind eagle3 on one device.
       data: the texts, where the command names none; empty for Python's standard library.
       on_policy: "target" or "draft", the model that writes the text: it continues beginnings of the
         data, and writes anew after each checkpoint (DistillSpec, 2310.08461). Empty for the data as
@@ -91,6 +93,7 @@ class Recipe:
     seed: int = number(0, 0, 2**32 - 1)
     every: int = number(100, 1)
     prompts: int = number(16, 0, 10**5)
+    features: int = number(0, 0, 10**15)
     data: tuple[Source, ...] = ()
     on_policy: str = ""
     temperature: float = number(1.0, 0, 100)
@@ -115,7 +118,12 @@ class Recipe:
             raise RequestError("on_policy writes text, and a log of rounds has its text; leave on_policy out")
         if self.temperature != 1 and not (self.on_policy or KINDS[self.kind].records):
             raise RequestError("temperature is that of a model that writes the text; add on_policy, or leave it out")
-        # 3. The type, and the sizes of batches and windows.
+        # 3. Features on disk.
+        if self.features and not KINDS[self.kind].keeps_features:
+            raise RequestError(f"kind {self.kind!r} keeps no features of its windows; leave features out")
+        if self.features and (self.on_policy or self.mesh != MeshShape()):
+            raise RequestError("features are kept for texts of files on one device; leave on_policy and [mesh] out")
+        # 4. The type, and the sizes of batches and windows.
         if self.dtype not in ("float32", "bfloat16"):
             raise RequestError(f"dtype {shorten(self.dtype)} is unknown; use float32 or bfloat16")
         if self.batch % self.mesh.data:

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,11 @@ from ..core.read_files import read_json
 from ..errors import RequestError
 from ..heads import Head
 from ..heads.base import HeadModule
+from ..kernels.cpu.processor import matrix_extensions
 from ..models.decoder import Decoder
 from ..text.generator import Generator
 from . import data
+from .kept_features import KeptBatches
 from .kinds import KINDS
 from .loop import BatchSource, fit
 from .on_policy import MeasuredAcceptance, Writer
@@ -43,6 +45,9 @@ _MAY_CHANGE = {"steps", "every", "prompts", "mesh"}
 
 _PROMPT = 64
 """The number of tokens in a held-out prompt."""
+
+_FAST_ON_CPU = {"amx_bf16", "avx512_bf16"}
+"""The instructions with which a CPU multiplies bfloat16 faster than float32."""
 
 _USES = 4
 """The number of steps that use a window written by a model. It costs more than a step."""
@@ -91,9 +96,14 @@ def train(
         module = KINDS[recipe.kind].shape.make(recipe.head, target, mixture.learnt, jax.random.key(recipe.seed))
         keep_recipe(recipe, mixture.summarize(), output, len(earlier))
         # 2. Batches, and the arguments of the loss that are not trained.
-        make_batches = OnlineBatches if KINDS[recipe.kind].records else Batches
-        batches = make_batches(recipe, mixture, target, module)
-        extra = (cast_target(target.model),)
+        known = cast_target(target.model)
+        if KINDS[recipe.kind].records:
+            batches = OnlineBatches(recipe, mixture, target, module)
+        elif recipe.features:
+            batches = KeptBatches(recipe, mixture, known, module, output)
+        else:
+            batches = Batches(recipe, mixture, target, module)
+        extra: tuple[Any, ...] = (known,)
         if earlier:
             extra += (tuple(cast_target(draft.model) for draft in earlier),)
 
@@ -184,8 +194,9 @@ class Batches:
 
 
 def cast_target(model: Decoder) -> Decoder:
-    """The target, on CPU in float32, because CPUs multiply 16-bit numbers slowly."""
-    return cast(model, "float32") if jax.default_backend() == "cpu" else model
+    """The target, in float32 on a CPU that multiplies 16-bit numbers slowly."""
+    is_slow = jax.default_backend() == "cpu" and not _FAST_ON_CPU.intersection(matrix_extensions())
+    return cast(model, "float32") if is_slow else model
 
 
 def cast(module: M, dtype: str) -> M:

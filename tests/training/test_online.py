@@ -16,7 +16,6 @@ from specjax.heads import Eagle3Config, Eagle3Head
 from specjax.heads.training_forward import read_target
 from specjax.training.kinds import KINDS
 from specjax.training.kinds.eagle3 import Eagle3Loss
-from specjax.training.kinds.online import OnlineLoss
 from specjax.training.online.head import OnlineHead
 from specjax.training.recipe import make_recipe
 from specjax.training.run import train
@@ -65,14 +64,16 @@ def find_places(windows, texts, starts) -> list[tuple[int, int, int]]:
 
 @pytest.mark.slow
 def test_features_are_those_of_forwards_and_gradients_those_of_a_training_offline(generator, head, target):
-    """Every token from the prompt's last to the text's last but one is recorded once, in order."""
+    """Every token from the prompt's last to the text's last but one is recorded once, in order.
+
+    The last one is recorded too where the limit of new tokens cut the round after it.
+    """
     head.recorded.windows.clear()
     results = generator(PROMPTS, **OPTIONS)
     texts, out = read_texts(target, results)
     places = find_places(head.recorded.windows, texts, [len(result.prompt_token_ids) - 1 for result in results])
-    assert [sum(n for b, _, n in places if b == row) for row in range(4)] == [
-        len(result.token_ids) for result in results
-    ]
+    for row, result in enumerate(results):
+        assert sum(n for b, _, n in places if b == row) - len(result.token_ids) in (0, 1)
     assert len(places) > 12  # the record was drained several times
 
     def cut(x):
@@ -86,7 +87,7 @@ def test_features_are_those_of_forwards_and_gradients_those_of_a_training_offlin
     np.testing.assert_allclose(window.taps, cut(jnp.stack(out.taps, 2)), atol=1e-3)
 
     module = generator.draft.module
-    loss = OnlineLoss(3)
+    loss = Eagle3Loss(3)
     differentiate = lambda loss: jax.jit(nnx.grad(loss))(module)
     online = differentiate(lambda m: loss(m, window, jnp.float32(learnt), jax.random.key(0), target.model))
     given = target.model, cut(jnp.asarray(texts)), tuple(map(cut, out.taps)), cut(out.hidden), jnp.float32(learnt)

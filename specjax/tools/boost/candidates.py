@@ -6,11 +6,15 @@ from typing import Any
 
 from ...models.config import ModelConfig
 
-_FREQUENT = 8192
-"""The tokens that a trained drafter can draft. Fewer make its output matrix cheaper."""
+_SHARE, _ROUND = 10, 1024
+"""A trained head drafts the most frequent tokens, a tenth of the vocabulary in multiples of 1,024,
+and at least four times as many. Fewer tokens make its output matrix cheaper."""
 
 _BATCH = 8
 _LENGTH = 256
+
+_FEATURES = 16 << 30
+"""The most bytes of the target's features on disk. A training reads each window several times."""
 
 _TRAINING = {"batch": _BATCH, "length": _LENGTH, "prompts": 0}
 
@@ -59,7 +63,7 @@ def _head_cost(layers: int, outputs: Callable[[ModelConfig], int]) -> Callable[[
 
 
 def _frequent(config: ModelConfig) -> int:
-    return min(config.vocab_size, _FREQUENT)
+    return min(config.vocab_size, max(config.vocab_size // (_SHARE * _ROUND), 4) * _ROUND)
 
 
 def _all(config: ModelConfig) -> int:
@@ -73,7 +77,7 @@ def draft_layers(config: ModelConfig) -> int:
 
 def _eagle3(config: ModelConfig) -> dict[str, Any]:
     head = {"from_target": True, "draft_vocab_size": _frequent(config)}
-    return _TRAINING | {"kind": "eagle3", "head": head, "loss": {"steps": 5}}
+    return _TRAINING | {"kind": "eagle3", "head": head, "loss": {"steps": 3}, "features": _FEATURES}
 
 
 def _medusa(config: ModelConfig) -> dict[str, Any]:

@@ -67,7 +67,9 @@ def _batches(methods: dict[str, Any], method: str) -> str:
 
 
 def _choice(choice: dict[str, Any]) -> dict[str, Any]:
-    length = choice["options"].get("num_speculative_tokens", "")
+    options = choice["options"]
+    nodes = f"tree of {options['tree_nodes']}" if "tree_nodes" in options else ""
+    length = options.get("num_speculative_tokens", nodes)
     cell = with_interval(choice["speedup"], choice["interval"], ".2f")
     return {"method": choice["method"], "draft": choice["draft"] or "", "length": length, "cell": cell}
 

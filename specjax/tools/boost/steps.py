@@ -27,7 +27,7 @@ from .prompts import find_prompts
 from .proof import HELD_OUT, prove, read_held_out
 from .survey import RoundCost, survey
 from .texts import Asking, Gathered, TextFiles, gather
-from .tuning import choose
+from .tuning import choose, choose_draft_temperature
 
 DRAFTER = "drafter"
 """The folder of the drafter in the directory of a boost."""
@@ -116,14 +116,16 @@ class _Work:
         measured = {name: curve[-1] for name, curve in curves.items() if curve}
         drafts = {name: self._load(trial, name) for name in trained if self._is_last(curves, name)}
         measured = {name: one for name, one in measured.items() if name in drafts or name in free}
-        # 4. The method and the length of its drafts.
+        # 4. The method, the shape of its drafts, and their temperature.
         tuned = self.journal.do("tuning", lambda: self._choose(drafts, measured, trial))
         best = tuned[0]
+        draft = drafts.get(best["draft"])
         self.say(f"the fastest: {_describe(best)}, {best['speedup']:.2f} times plain decoding on held-out prompts")
         if best["speedup"] <= 1:
             return self._write(self._plain("nothing is faster than plain decoding here"), None, curves, {}, tuned)
+        inputs = best, draft, trial.prompts, trial.tokens
+        best = self.journal.do("draft temperature", lambda: choose_draft_temperature(self.target, *inputs))
         # 5. The proof.
-        draft = drafts.get(best["draft"])
         held_out = read_held_out(files.held_out)[_TRIED:]
         suites = [(dataclasses.replace(HELD_OUT, chat=trial.chat), held_out), *self.suites]
         where = self.journal.directory / "proof"
@@ -253,7 +255,8 @@ class _Work:
 
 
 def _describe(choice: dict[str, Any]) -> str:
-    length = choice["options"].get("num_speculative_tokens")
+    length, nodes = (choice["options"].get(key) for key in ("num_speculative_tokens", "tree_nodes"))
     name = choice["draft"] or choice["method"]
     through = " by method auto" if choice["method"] == "auto" and choice["draft"] else ""
-    return name + through + (f" with drafts of {length}" if length else "")
+    shape = f" with drafts of {length}" if length else f" with trees of {nodes}" if nodes else ""
+    return name + through + shape

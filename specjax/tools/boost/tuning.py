@@ -1,9 +1,10 @@
-"""Chooses a drafter and the length of its drafts by calls that alternate with plain decoding."""
+"""Chooses a drafter, the shape of its drafts and the temperature at which it draws them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...checkpoints.load import LanguageModel
+from ...core.stats import total
 from ...drafters import own_options
 from ...text.drafts import suits_auto
 from ...text.generator import Generator
@@ -14,6 +15,14 @@ from .contest import MOST_DRAFTED, Measured
 
 _FINALISTS = 3
 """The kinds whose lengths are timed."""
+
+_TREE = {"tree_nodes": 8, "tree_top_k": 2}
+"""A small tree. A round that scores more nodes costs a CPU much."""
+
+_DRAFT_TEMPERATURES = (0.6, 0.8)
+_TEMPERATURES = (0.7, 1.0)
+_BETTER = 1.02
+"""The least gain in accepted tokens for which a draft temperature is set."""
 
 
 def choose(
@@ -28,8 +37,8 @@ def choose(
 
     "method" and "options" are arguments of ``Generator``, "draft" the name of a kind or None,
     "speedup" and "interval" the time of plain decoding over the choice's. The best kinds are timed
-    at the best length and at those beside it. Method auto is timed with the best trained drafter,
-    by times that are measured before.
+    at the best length and at those beside it, and with a tree where they draft trees. Method auto
+    is timed with the best trained drafter, by times that are measured before.
 
     Args:
       drafts: the trained drafter of each kind that has one.
@@ -39,7 +48,7 @@ def choose(
       costs: the file for the times of auto.
     """
     best = sorted(measured, key=lambda name: -measured[name].speedup)[:_FINALISTS]
-    choices = [choice for name in best for choice in _lengths(name, measured[name])]
+    choices = [choice for name in best for choice in _shapes(name, measured[name])]
     trained = [name for name in best if name in drafts]
     draft = drafts[trained[0]] if trained else None
     if suits_auto(target, [] if draft is None else [draft]):
@@ -59,15 +68,44 @@ def choose(
     return sorted(choices, key=lambda choice: -choice["speedup"])
 
 
-def _lengths(name: str, measured: Measured) -> list[dict[str, Any]]:
-    """The choices of a kind: its best length and those beside it."""
+def choose_draft_temperature(
+    target: LanguageModel, choice: dict[str, Any], draft, prompts: Sequence[list[int]], tokens: int
+) -> dict[str, Any]:
+    """The choice, with the "draft_temperature" by which most drafted tokens are accepted.
+
+    It stays as it is where the method draws no drafts, or where the requests' own temperature is as
+    good.
+    """
+    if "draft_temperature" not in own_options(choice["method"]):
+        return choice
+
+    def measure(options: dict[str, float]) -> float:
+        generator = Generator(target, choice["method"], draft, **choice["options"], **options)
+        temperatures = [_TEMPERATURES[i % len(_TEMPERATURES)] for i in range(len(prompts))]
+        calls = zip(prompts, temperatures)
+        stats = [generator(p, max_new_tokens=tokens, temperature=t, seed=7).stats for p, t in calls]
+        return total(stats).mean_acceptance_length
+
+    usual = measure({})
+    lengths = {t: measure({"draft_temperature": t}) for t in _DRAFT_TEMPERATURES}
+    best = max(lengths, key=lengths.__getitem__)
+    if lengths[best] < _BETTER * usual:
+        return choice
+    return choice | {"options": choice["options"] | {"draft_temperature": best}}
+
+
+def _shapes(name: str, measured: Measured) -> list[dict[str, Any]]:
+    """The choices of a kind: its best length and those beside it, and a tree."""
     candidate = CANDIDATES[name]
     draft = name if candidate.is_trained else None
-    if "num_speculative_tokens" not in own_options(candidate.method):
+    known = own_options(candidate.method)
+    if "num_speculative_tokens" not in known:
         return [{"method": candidate.method, "draft": draft, "options": {}}]
     middle = max(measured.length, 1)
     lengths = sorted({max(middle - 1, 1), middle, min(middle + 1, MOST_DRAFTED)})
-    options = [{"num_speculative_tokens": length} for length in lengths]
+    options: list[dict[str, int]] = [{"num_speculative_tokens": length} for length in lengths]
+    if draft and _TREE.keys() <= set(known):
+        options.append(_TREE | {"tree_depth": lengths[-1]})
     return [{"method": candidate.method, "draft": draft, "options": each} for each in options]
 
 

@@ -1,6 +1,7 @@
 """EAGLE-3 (2503.01840) and P-EAGLE (2602.01469): training-time test over a draft vocabulary."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from ...models.decoder import Decoder
 from ..frequency import most_frequent
 from ..losses import map_pieces, soft_cross_entropy, weighted_mean
 from ..numbers import number
+from ..online.feature_windows import RecordedWindow
 from .shared import Kind, Shape, check_taps, copy_layers, norm_weight, output_matrix, spare_token, with_layers
 
 _MOST_DRAFTED = 32000
@@ -94,9 +96,12 @@ class Eagle3Loss:
     steps: int = number(7, 1, 64)
     decay: float = number(0.8, 0, 1.0)
 
-    def __call__(
-        self, head: Eagle3Head, window: jax.Array, weight: jax.Array, key: jax.Array, target: Decoder
-    ) -> jax.Array:
+    def __call__(self, head: Eagle3Head, window: Any, weight: jax.Array, key: jax.Array, target: Decoder) -> jax.Array:
+        """The mean loss, see ``Kind``. ``window`` may be a ``RecordedWindow`` with features."""
+        if isinstance(window, RecordedWindow):
+            taps, hidden = (jnp.asarray(x, jnp.float32) for x in (window.taps, window.hidden))
+            taps = tuple(jnp.moveaxis(taps, 2, 0))
+            return self.of_features(head, target, jnp.asarray(window.tokens), taps, hidden, weight)
         out = read_target(target, window, head.config.taps)
         return self.of_features(head, target, window, out.taps, out.hidden, weight)
 
@@ -129,4 +134,4 @@ class Eagle3Loss:
         return total
 
 
-KIND = Kind("eagle3", Eagle3Shape, Eagle3Loss)
+KIND = Kind("eagle3", Eagle3Shape, Eagle3Loss, keeps_features=True)

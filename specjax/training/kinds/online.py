@@ -3,15 +3,12 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ...checkpoints.heads import load_drafter
 from ...checkpoints.load import LanguageModel
 from ...errors import RequestError
 from ...heads import Eagle3Head, Head
-from ...models.decoder import Decoder
-from ..online.feature_windows import RecordedWindow
 from .eagle3 import Eagle3Loss
 from .shared import Kind, Shape
 
@@ -42,19 +39,4 @@ class OnlineShape(Shape):
         return head.module
 
 
-@dataclasses.dataclass(frozen=True)
-class OnlineLoss(Eagle3Loss):
-    """The loss of EAGLE-3, from recorded features instead of a forward of the target.
-
-    Attributes:
-      steps, decay: as in ``Eagle3Loss``.
-    """
-
-    def __call__(
-        self, head: Eagle3Head, window: RecordedWindow, weight: jax.Array, key: jax.Array, target: Decoder
-    ) -> jax.Array:
-        tokens, taps, hidden = map(jnp.asarray, window)
-        return self.of_features(head, target, tokens, tuple(jnp.moveaxis(taps, 2, 0)), hidden, weight)
-
-
-KIND = Kind("online", OnlineShape, OnlineLoss, records=True, optimizer={"name": "adamw", "rate": 3e-4, "warmup": 10})
+KIND = Kind("online", OnlineShape, Eagle3Loss, records=True, optimizer={"name": "adamw", "rate": 3e-4, "warmup": 10})

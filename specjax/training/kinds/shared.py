@@ -56,6 +56,8 @@ class Kind(NamedTuple):
       reads_log: True if the batches come from a log of rounds, see ``training.feedback``.
       records: True if the batches come from features that are recorded while the target generates
         with the drafter, see ``training.online``.
+      keeps_features: True if ``loss`` also takes windows with the target's features of them, see
+        ``training.kept_features``.
       optimizer: the keys of [optimizer] in a recipe without this table.
     """
 
@@ -65,6 +67,7 @@ class Kind(NamedTuple):
     is_head: bool = True
     reads_log: bool = False
     records: bool = False
+    keeps_features: bool = False
     optimizer: dict[str, Any] = {}
 
     def wrap(self, module: HeadModule | Decoder, target: LanguageModel, name: str) -> LanguageModel | Head:
