@@ -5,6 +5,9 @@ import dataclasses
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from ..checkpoints.generation_config import GENERATION_CONFIGS
 from ..core.checks import check_extra
@@ -19,6 +22,7 @@ from .drafting import drafting_flags, drafting_options
 from .fields import flag, flags_of
 from .interrupt import end_at_once
 from .loading import apply_boost, load_given_drafts, load_target
+from .output import check_directory
 from .parser import integer
 from .terminal import describe_sampling, status
 
@@ -37,6 +41,9 @@ class Serve:
         sends no more requests, and the server still takes them.
       warm_up: "first" answers as soon as plain decoding is compiled, and compiles the method's
         programs meanwhile; "all" compiles all programs before it answers.
+      learn: lets the EAGLE-3 head learn from the texts of requests, in memory, and saves a better
+        head in this directory at the end; by default nothing is learnt.
+      learn_share: share of the time in which it learns.
     """
 
     host: str = "127.0.0.1"
@@ -44,6 +51,8 @@ class Serve:
     deadline: int = flag(30, least=0, metavar="SECONDS")
     drain_delay: int = flag(0, least=0, metavar="SECONDS")
     warm_up: str = flag("first", choices=("first", "all"))
+    learn: Path | None = flag(None, metavar="DIR")
+    learn_share: float = flag(0.2, least=0.0, most=1.0)
 
 
 _BOUNDS: dict[str, dict] = {name: dict(least=least, most=most) for name, (least, most) in BOUNDS.items()}
@@ -84,6 +93,8 @@ def run(args: argparse.Namespace) -> None:
     apply_boost(args)
     drafting = drafting_options(args)
     check_method(args, choose_method(args), drafting)
+    if args.learn is not None:
+        check_directory(args.learn, "--learn")
     if args.traces is not None:
         check_extra("otel", _TRACES, "--otlp-traces-endpoint")
     check_extra("serve", ("fastapi", "uvicorn", "prometheus_client"), "specjax serve")
@@ -101,7 +112,7 @@ def run(args: argparse.Namespace) -> None:
         options = ServerOptions(name=name, api_key=key, **fields)
         warm = WarmStart(engine, lambda line: print(f"specjax: {line}", file=sys.stderr, flush=True))
         application = app.make_app(engine, options, compiling=lambda: len(warm.waiting))
-        with engine:
+        with engine, learning(args, engine):
             with status("compiling"):
                 warm.begin() if args.warm_up == "first" else warm_up(engine)
             host, port = bound.getsockname()[:2]
@@ -120,6 +131,24 @@ def run(args: argparse.Namespace) -> None:
                 application.state.traces.close()
             if warm.waiting:  # a compilation cannot be interrupted
                 end_at_once(0)
+
+
+@contextmanager
+def learning(args: argparse.Namespace, engine) -> Iterator[None]:
+    """Lets the head of the engine learn while the context lasts, and saves it, with ``--learn``."""
+    if args.learn is None:
+        yield
+        return
+    from ..checkpoints.heads import save_head
+    from ..heads import Head
+    from ..training.online.learner import Learner
+
+    say = lambda line: print(f"specjax: {line}", file=sys.stderr, flush=True)
+    with Learner(engine, args.learn_share, say=say) as learner:
+        yield
+    if learner.swaps:
+        save_head(Head(learner.head, learner.head.config, str(args.learn)), args.learn)
+        say(f"the head that learnt is in {args.learn}; specjax serve --draft {args.learn} starts with it")
 
 
 def follow(args: argparse.Namespace, drafting: dict) -> None:

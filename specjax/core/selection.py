@@ -52,10 +52,10 @@ def draw(key: jax.Array, p: jax.Array) -> jax.Array:
     """One token, int32, drawn from ``p`` float32 [V].
 
     A piece of the vocabulary is drawn by the sums of the pieces, then a token of this piece, both
-    with Gumbel noise as in ``jax.random.categorical``. The noise of all V tokens would cost a CPU as
-    much as a small model's forward pass; this reads p once, and needs noise for the pieces and for
-    the tokens of one piece. The same key draws the same token from two close distributions mostly,
-    as with one noise for all tokens.
+    with Gumbel noise as in ``jax.random.categorical``. The noise of all V tokens would cost a CPU
+    as much as a small model's forward pass; this reads p once, and needs noise for the pieces and
+    for the tokens of one piece. The same key mostly draws the same token from two close
+    distributions, as with one noise for all tokens.
     """
     keys = jax.random.split(key)
     pieces = jnp.pad(p, (0, -p.size % _PIECE)).reshape(-1, _PIECE)

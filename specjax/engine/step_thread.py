@@ -14,8 +14,8 @@ class StepThread:
 
     Attributes:
       changed: notified after every change of a request, and when requests come.
-      listeners: called with the handle of each request that has ended. The thread that ends it waits
-        for them.
+      listeners: called with the handle of each request that has ended. The thread that ends it
+        waits for them.
     """
 
     _is_shared = False

@@ -1,4 +1,4 @@
-"""The largest scores, against JAX's own functions, which are slower on a CPU; and the law of draws."""
+"""The largest scores, against JAX's own functions, which are slower, and the law of draws."""
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +55,7 @@ def test_draws_have_their_law(V: int):
 
 @pytest.mark.parametrize("V", SIZES)
 def test_close_distributions_give_one_token_mostly(V: int):
-    """For distributions at the distance d, one noise for all tokens agrees in (1 - d) / (1 + d) at least.
+    """At the distance d one noise for all tokens agrees in (1 - d) / (1 + d) of draws or more.
 
     Daliri, Musco and Suresh 2024. A draw in two steps may lose a little of it.
     """

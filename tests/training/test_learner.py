@@ -36,7 +36,7 @@ def promotion_in_threads():
 
 
 def test_expected_lengths_are_those_of_rounds(engine, target):
-    """An engine begins a round at each place of its own greedy texts, with a head that learnt a little."""
+    """An engine begins a round at each place of its greedy texts, with a head that learnt."""
     learner = Learner(engine, recipe=FAST)
     engine.listeners.append(learner.add)
     for handle in [engine.submit(prompt, **OPTIONS) for prompt in PROMPTS]:

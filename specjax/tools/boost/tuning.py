@@ -79,7 +79,7 @@ def choose_draft_temperature(
     if "draft_temperature" not in own_options(choice["method"]):
         return choice
 
-    def measure(options: dict[str, float]) -> float:
+    def measure(options: dict[str, Any]) -> float:
         generator = Generator(target, choice["method"], draft, **choice["options"], **options)
         temperatures = [_TEMPERATURES[i % len(_TEMPERATURES)] for i in range(len(prompts))]
         calls = zip(prompts, temperatures)

@@ -38,12 +38,15 @@ _EVERY = 20
 _COMPARED = 16
 """The newest held-out windows, on which heads are compared."""
 
+_PATIENCE = 10.0
+"""The seconds that the end waits for a step. A compilation takes longer, and cannot be stopped."""
+
 _BETTER = 0.01
 """The tokens a round by which a head must be better to replace another one."""
 
 
 class Learner:
-    """Trains the EAGLE-3 head of a running engine in a thread, and hands better heads to the engine.
+    """Trains the EAGLE-3 head of a running engine in a thread, and hands it better heads.
 
     Each ended request leaves its newest tokens as a window. A step trains on random windows of the
     memory. After every few steps the head is compared with the serving head and with the first one
@@ -91,9 +94,8 @@ class Learner:
         self._graph, _, self._rest = nnx.split(cast(module, "float32"), nnx.Param, ...)
         self._optimizer = self.recipe.optimizer.make(self.recipe.steps)
         self._update = make_step(self._graph, make_loss(self.recipe), self._optimizer)
-        self._measure = jax.jit(
-            lambda head, *batch: expected_length(head, self._target, *batch, self.recipe.loss.steps)
-        )
+        steps = self.recipe.loss.steps
+        self._measure = jax.jit(lambda head, texts, learnt: expected_length(head, self._target, texts, learnt, steps))
         self._begin(module)
         self._thread = threading.Thread(target=self._work, name="specjax learner", daemon=True)
 
@@ -105,7 +107,7 @@ class Learner:
     def __exit__(self, *_) -> None:
         self._engine.listeners.remove(self.add)
         self._is_over.set()
-        self._thread.join()
+        self._thread.join(_PATIENCE)
 
     def add(self, handle: Handle) -> None:
         """Takes the newest tokens of a request that has ended, if they fill half a window."""
@@ -175,8 +177,8 @@ class Learner:
 def expected_length(head: Eagle3Head, target: Decoder, windows: jax.Array, learnt: jax.Array, steps: int) -> jax.Array:
     """The tokens a round that chains of ``steps`` drafts give on texts, float32 [].
 
-    Each place of a text is one at which a round may begin. A drafted token is accepted if it and all
-    before it are the text's (teacher forcing), as ``sample_and_walk`` accepts them.
+    A round may begin at each place of a text. A drafted token is accepted if it and all before it
+    are the text's (teacher forcing), as ``sample_and_walk`` accepts them.
 
     Args:
       windows: int32 [B, S + 1], the texts.
