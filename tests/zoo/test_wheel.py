@@ -59,6 +59,7 @@ def test_the_wheel_runs_beside_its_requirements(tmp_path):
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
     run(*pip, "wheel", "--no-deps", "--wheel-dir", str(tmp_path / "wheels"), str(ROOT))
     (wheel,) = (tmp_path / "wheels").glob("specjax-*.whl")
+    assert wheel.stat().st_size < 50e6
     venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"
     run(*pip, "--python", str(python), "install", "--no-deps", "--no-compile", str(wheel))

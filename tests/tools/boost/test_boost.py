@@ -77,7 +77,7 @@ def test_a_stopped_boost_ends_as_a_whole_one(boosted, data, tmp_path):
     steps = json.loads((output / "journal.json").read_text())["results"]["steps"]["eagle3"]
     texts = [str(output / "texts" / "training.jsonl")]
     recorded = json.loads((output / "candidates" / "eagle3" / "training" / "recipe.json").read_text())
-    keys = ("kind", "head", "loss", "batch", "length", "seed", "every")
+    keys = ("kind", "head", "loss", "batch", "length", "seed", "every", "features")
     for share in RUNGS:
         recipe = make_recipe({key: recorded[key] for key in keys} | {"steps": int(steps * share)}, "test")
         train(recipe, target, texts, tmp_path / "training", measure=lambda module: None)
