@@ -157,7 +157,7 @@ class Learner:
 
     def _compare(self) -> None:
         """Lets the best head on the held-out windows serve."""
-        windows, learnt = map(np.stack, zip(*self._held_out))
+        windows, learnt = map(np.stack, zip(*tuple(self._held_out)))  # the engine may add one meanwhile
         dtypes = jax.tree.map(lambda x: x.dtype, self.head)
         trained = nnx.merge(self._graph, self._params, self._rest)
         trained = jax.tree.map(lambda x, dtype: jnp.array(x, dtype), trained, dtypes)
