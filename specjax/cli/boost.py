@@ -11,6 +11,7 @@ from ..text.boosted import LOADING
 from ..text.machine import keep_programs
 from ..tools.boost import BoostOptions, boost
 from ..tools.boost.candidates import CANDIDATES
+from ..tools.boost.options import DEVICES
 from ..tools.evaluate.suites import SUITES
 from .arguments import MODELS
 from .fields import flag, flags_of
@@ -43,6 +44,7 @@ _FORMS = {
     "hours": dict(least=0.0),
     "tokens": dict(least=1),
     "drafter": dict(choices=("auto", *CANDIDATES)),
+    "device": dict(choices=DEVICES),
     "data": dict(nargs="+", metavar="PATH", type=str),
     "questions": dict(least=2),
     "new_tokens": dict(least=1),
@@ -52,7 +54,7 @@ FLAGS = {
     "options": flags_of(Boost) | flags_of(BoostOptions, forms=_FORMS),
     "models": {name: MODELS["models"][name] for name in ("model", *LOADING)},
 }
-COMMON = ("model", "output", "hours", "tokens", "data", "drafter", "suite")
+COMMON = ("model", "output", "hours", "tokens", "data", "device", "drafter", "suite")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -87,6 +89,8 @@ def run(args: argparse.Namespace) -> None:
             chosen = boost(*inputs, loading=loading, suites=suites, say=say, progress=show)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"what was finished is in {args.output}, and the same command continues") from None
+    if options.device == "plan":
+        return
     # 3. Print how to use it.
     print(f"{args.output}: method {chosen.method}; see {args.output / 'report.html'}")
     if chosen.method != "none":

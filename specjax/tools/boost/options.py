@@ -7,6 +7,8 @@ from ...core.checks import suggest
 from ...errors import RequestError
 from .candidates import CANDIDATES, USUAL
 
+DEVICES = ("here", "plan")
+
 
 @dataclasses.dataclass(frozen=True)
 class BoostOptions:
@@ -20,6 +22,8 @@ class BoostOptions:
         the target. By default the target writes questions itself.
       questions: held-out questions of the proof.
       new_tokens: most new tokens of an answer in the proof.
+      device: "here", or "plan" to stop after the survey, which says which kinds may pay here. The
+        same call with "here" goes on.
       seed: draws questions, answers and trainings.
 
     Raises RequestError for values out of bounds.
@@ -31,6 +35,7 @@ class BoostOptions:
     data: Sequence[str] = ()
     questions: int = 40
     new_tokens: int = 128
+    device: str = "here"
     seed: int = 0
 
     def __post_init__(self):
@@ -39,6 +44,8 @@ class BoostOptions:
         for name in ("tokens", "questions", "new_tokens"):
             if getattr(self, name) < 1:
                 raise RequestError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.device not in DEVICES:
+            raise RequestError(f"device {self.device!r} is unknown; use {' or '.join(DEVICES)}")
         if self.drafter not in ("auto", *CANDIDATES):
             mend = suggest(self.drafter, CANDIDATES) or f"; use auto, {', '.join(CANDIDATES)}"
             raise RequestError(f"drafter {self.drafter!r} is unknown{mend}")

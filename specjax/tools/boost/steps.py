@@ -55,8 +55,9 @@ def boost(
     """Finds, trains and proves the drafter that makes ``target`` fastest here.
 
     ``output`` gets ``boost.toml``, which ``text.boosted.load_boosted`` reads, the drafter in its
-    published layout, a model card and ``report.html``. An interrupted call goes on: each finished
-    step is recorded, and texts and trainings go on within their steps.
+    published layout, a model card and ``report.html``; nothing of it for the device "plan". An
+    interrupted call goes on: each finished step is recorded, and texts and trainings go on within
+    their steps.
 
     Args:
       target: the model to make faster.
@@ -78,7 +79,7 @@ def boost(
     choice = Boosted(model, "none", loading={name: value for name, value in loading.items() if value})
     settings = dataclasses.asdict(options) | {"model": model, "loading": choice.loading}
     settings["suites"] = {suite.name: len(questions) for suite, questions in suites}
-    del settings["hours"]  # more time may be given later
+    del settings["hours"], settings["device"]  # more time may be given later
     with open_journal(Path(output), settings) as journal:
         return _Work(target, choice, options, suites, journal, say, progress).run()
 
@@ -105,6 +106,9 @@ class _Work:
             self.say(f"{name}: {reason}")
         if not forecast["promising"]:
             return self._write(self._plain("no kind of drafter can pay on this device"), None, {}, {})
+        if self.options.device == "plan":
+            self.say("the plan ends here; --device here goes on")
+            return self.plain
         # 2. Texts.
         trained = [name for name in forecast["promising"] if CANDIDATES[name].is_trained]
         files = self._gather(trained)

@@ -161,6 +161,18 @@ def test_bad_input_is_one_line(arguments, message, tmp_path, capsys):
     assert len(error) == 1 and message in error[0]
 
 
+def test_a_plan_ends_with_the_survey(tmp_path, capsys, monkeypatch):
+    """It writes no texts, and the same directory may go on."""
+    survey = dict(nodes=[1, 2, 8], ratios=[1.0, 1.1, 2.0], promising=["ngram"], reasons={"ngram": "may give 1.2 times"})
+    monkeypatch.setattr("specjax.tools.boost.steps.survey", lambda target, names: survey)
+    output = tmp_path / "out"
+    assert main(["boost", "--model", "tiny-python", "--output", str(output), "--device", "plan"]) == 0
+    assert "ngram: may give 1.2 times" in capsys.readouterr().err
+    journal = json.loads((output / "journal.json").read_text())
+    assert list(journal["results"]) == ["survey"] and "device" not in journal["settings"]
+    assert not (output / "boost.toml").exists() and not (output / "texts").exists()
+
+
 def test_an_unknown_kind_is_refused():
     with pytest.raises(RequestError, match="did you mean eagle3"):
         BoostOptions(drafter="eagel3")
