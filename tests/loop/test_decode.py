@@ -287,14 +287,15 @@ def test_a_prompt_alone_equals_one_in_a_batch(generator):
 
 
 def test_a_stream_yields_the_same_text(generator):
-    pieces, stream = [], generator.stream(PROMPTS[0], rounds=1, seed=3, **SAMPLED)
+    options = dict(seed=3, ignore_eos=True, max_new_tokens=NEW, **SAMPLED)
+    pieces, stream = [], generator.stream(PROMPTS[0], rounds=1, **options)
     while True:
         try:
             pieces.append(next(stream))
         except StopIteration as end:
             result = end.value
             break
-    once = generator(PROMPTS[0], seed=3, **SAMPLED)
+    once = generator(PROMPTS[0], **options)
     assert result.token_ids == once.token_ids and "".join(pieces) == once.text and len(pieces) > 1
 
 

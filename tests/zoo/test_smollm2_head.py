@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 HEAD = "smollm2-135m-instruct-eagle3"
 TAPS = (2, 15, 27)
-DRAFTED, NEW = 4, 40
+DRAFTED, NEW = 4, 24
 QUESTIONS = [
     "Why is the sky blue?", "Write a short letter to a friend.", "What is 17 times 23?", "Name three rivers in Europe.",
     "Explain what a function is.", "Write a Python function that adds two numbers.", "Who wrote Hamlet?",
