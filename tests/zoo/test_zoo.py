@@ -16,9 +16,12 @@ def target():
     return specjax.load("tiny-python")
 
 
-def test_all_of_it_is_small():
-    files = [path for path in Path(specjax.__file__).parent.joinpath("checkpoints/zoo").rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 60e6
+def test_all_heads_are_small():
+    """Of the heads that a wheel has no room for, a checkout has files; see ``test_wheel`` for its size."""
+    folder = Path(specjax.__file__).parent / "checkpoints/zoo"
+    for name in zoo():
+        if not (folder / name / "tokenizer.json").exists():
+            assert sum(path.stat().st_size for path in (folder / name).iterdir()) < 16e6
     assert all(any(f"tiny-python-{kind}" == name for name in zoo()) for kind in HEADS)
 
 
