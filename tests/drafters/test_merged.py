@@ -11,6 +11,7 @@ from support.reference import is_greedy, logits_after
 
 from specjax import Generator, RequestError, generate
 from specjax.cli.main import make_parser
+from specjax.core.selection import draw
 from specjax.drafters import Merged, default_method
 from specjax.drafters.merged import merge
 from specjax.rules import RULES
@@ -147,10 +148,7 @@ def test_trees_and_verdicts_equal_specinfers_loop_over_dictionaries():
         path, residual = verify_stochastic(wanted, p, q, luck[b, 1:].reshape(M, D))
         assert tree.tokens[b, verdict.path[b, 1 : verdict.length[b]]].tolist() == path
         residuals.append(residual)
-    assert (
-        verdict.bonus.tolist()
-        == jax.vmap(random.categorical)(bonus_keys, jnp.log(jnp.float32(np.array(residuals)))).tolist()
-    )
+    assert verdict.bonus.tolist() == jax.vmap(draw)(bonus_keys, jnp.float32(np.array(residuals))).tolist()
     assert len(shapes) > 50
 
 
