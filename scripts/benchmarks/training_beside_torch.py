@@ -43,10 +43,11 @@ SHAPE = {
 }  # fmt: skip
 TITLE = "A training step of an EAGLE-3 head beside PyTorch"
 QUESTION = "Is a head trained here as fast as with PyTorch on the same machine?"
-TEXT = f"""A batch has {BATCH} windows of {LENGTH} tokens; the head has one layer, {STEPS} steps of training-time test and
-{DRAFTED:,} draft tokens; AdamW, float32 head. The forward pass of the target is in bfloat16 on both sides where the
-processor multiplies it fast, else in float32. Kept features: the target's features come from disk, as in all epochs after
-the first. Share of the peak: operations of the matrix products in a step, over those of a large float32 product in a second.
+TEXT = f"""A batch has {BATCH} windows of {LENGTH} tokens; the head has one layer, {STEPS} steps of training-time test
+and {DRAFTED:,} draft tokens; AdamW, float32 head. The forward pass of the target is in bfloat16 on both sides where the
+processor multiplies it fast, else in float32. Kept features: the target's features come from disk, as in all epochs
+after the first; PyTorch computes them. Share of the peak: operations of the matrix products in a step, over those of a
+large float32 product in a second.
 """
 FOLLOWS = "- A training that reads its texts several times keeps the features on disk: key `features` of the recipe."
 
@@ -127,7 +128,7 @@ class Torch:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)
         self.optimizer.step()
-        return float(loss)
+        return float(loss.detach())
 
 
 class Jax:
