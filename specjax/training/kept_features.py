@@ -99,12 +99,12 @@ class KeptBatches:
         return np.frombuffer(file.read(self._bytes), _DTYPE).reshape(self._shape)
 
     def _write(self, rows: list[int], features: np.ndarray) -> None:
-        kept = [(row, x) for row, x in zip(rows, features) if row < self._most]
+        fitting = [(row, x) for row, x in zip(rows, features) if row < self._most]
         with self._rows.open("r+b") as file:
-            for row, x in kept:
+            for row, x in fitting:
                 file.seek(row * self._bytes)
                 file.write(x.tobytes())
         with self._marks.open("r+b") as file:
-            for row, _ in kept:
+            for row, _ in fitting:
                 file.seek(row)
                 file.write(b"\1")
