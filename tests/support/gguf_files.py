@@ -237,3 +237,22 @@ def converted(tensors: Mapping[str, np.ndarray], raw: Mapping) -> dict[str, np.n
     if raw.get("tie_word_embeddings") or kind in ("gemma2", "gemma3_text"):
         written.pop("output.weight", None)
     return written
+
+
+def their_model(torch, path, raw=None):
+    """transformers' model with the tensors that it reads from the file, and its own configuration or ``raw``."""
+    import transformers
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    options = raw and {"pad_token_id": None} | {name: value for name, value in raw.items() if name != "architectures"}
+    config = (
+        transformers.AutoConfig.for_model(**options)
+        if options
+        else transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    assert not unexpected and set(missing) <= ({"lm_head.weight"} if config.tie_word_embeddings else set())
+    model.tie_weights()
+    return model.eval()

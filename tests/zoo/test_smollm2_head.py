@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import transformers
 from safetensors.numpy import load_file
+from support.gguf_files import their_model
 
 import specjax
 from specjax.checkpoints.hub import find
@@ -88,9 +88,7 @@ def test_accepted_drafts_are_those_of_teacher_forcing(torch, smollm2_file):
     engine = Engine(target, "eagle3", HEAD, slots=4, capacity=256, num_speculative_tokens=DRAFTED)
     asked = [render_chat(target.tokenizer, [{"role": "user", "content": question}]) for question in QUESTIONS]
     handles = [engine.submit(prompt, max_new_tokens=NEW, ignore_eos=True) for prompt in asked]
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(
-        smollm2_file.parent, gguf_file=smollm2_file.name, dtype=torch.float32
-    ).eval()
+    theirs = their_model(torch, smollm2_file)
     plain = PlainHead(find(HEAD), theirs.get_input_embeddings().weight.detach().numpy().astype(float))
     rounds = right = accepted = 0
     for prompt, handle in zip(asked, handles):

@@ -16,8 +16,8 @@ from .contest import MOST_DRAFTED, Measured
 _FINALISTS = 3
 """The kinds whose lengths are timed."""
 
-_TREE = {"tree_nodes": 8, "tree_top_k": 2}
-"""A small tree. A round that scores more nodes costs a CPU much."""
+_TREE = {"tree_nodes": 8, "tree_top_k": 2, "tree_depth": 3}
+"""A small tree, or a deeper one of as many nodes. A round that scores more nodes costs a CPU much."""
 
 _DRAFT_TEMPERATURES = (0.6, 0.8)
 _TEMPERATURES = (0.7, 1.0)
@@ -105,7 +105,7 @@ def _shapes(name: str, measured: Measured) -> list[dict[str, Any]]:
     lengths = sorted({max(middle - 1, 1), middle, min(middle + 1, MOST_DRAFTED)})
     options: list[dict[str, int]] = [{"num_speculative_tokens": length} for length in lengths]
     if draft and _TREE.keys() <= set(known):
-        options.append(_TREE | {"tree_depth": lengths[-1]})
+        options.append(_TREE | {"tree_depth": max(lengths[-1], _TREE["tree_depth"])})
     return [{"method": candidate.method, "draft": draft, "options": each} for each in options]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import transformers
 from support.gguf_cases import CASES, raw_config
-from support.gguf_files import random_tensors, write_gguf
+from support.gguf_files import random_tensors, their_model, write_gguf
 from support.odd_texts import odd_texts
 from tokenizers import pre_tokenizers
 
@@ -38,24 +38,6 @@ NOT_READ = [name for name in CASES if name not in READ and "phi3" not in name]
 @pytest.fixture(scope="module")
 def torch():
     return pytest.importorskip("torch", reason="models of transformers need torch")
-
-
-def their_model(torch, path, raw=None):
-    """transformers' model with the tensors that it reads from the file, and its own configuration or ``raw``."""
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
-
-    options = raw and {"pad_token_id": None} | {name: value for name, value in raw.items() if name != "architectures"}
-    config = (
-        transformers.AutoConfig.for_model(**options)
-        if options
-        else transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-    )
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
-    missing, unexpected = model.load_state_dict(tensors, strict=False)
-    assert not unexpected and set(missing) <= ({"lm_head.weight"} if config.tie_word_embeddings else set())
-    model.tie_weights()
-    return model.eval()
 
 
 def assert_same_logits(torch, ours, theirs, tokens, most: float = 1e-5) -> None:
