@@ -1,0 +1,20 @@
+"""The choices that a boost times."""
+
+import pytest
+
+from specjax import Generator, load
+from specjax.tools.boost.candidates import CANDIDATES
+from specjax.tools.boost.contest import MOST_DRAFTED, Measured
+from specjax.tools.boost.tuning import _shapes
+
+DRAFTS = {"draft": "tiny-python-draft"} | {name: f"tiny-python-{name}" for name in ("eagle3", "mtp", "medusa", "block")}
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_every_choice_is_a_method_with_its_options(name):
+    target = load("tiny-python", dtype="float32")
+    for length in range(MOST_DRAFTED + 1):
+        choices = _shapes(name, Measured(1000, [0.5] * MOST_DRAFTED, 1.2, length))
+        assert choices
+        for choice in choices:
+            Generator(target, choice["method"], DRAFTS.get(name), **choice["options"])
