@@ -1,6 +1,6 @@
 """Structured output on the schemas of JSONSchemaBench: the accepted share, the cost, and the speed.
 
-    python scripts/benchmarks/structured.py schemas.jsonl --model model.gguf
+    python scripts/benchmarks/structured.py schemas.jsonl --model model.gguf --draft HEAD --methods ngram,eagle3,auto
 
 Each line of the file is an object with a "schema" and "tests", of which each has "valid" and "data".
 Writes structured_cpu_speed.json and structured_cpu.md.
@@ -16,12 +16,17 @@ import numpy as np
 from page import Result, arguments, measured, section
 
 import specjax
+from specjax.drafters import needs_of
 from specjax.errors import NumericsError, RequestError
+from specjax.loop.drafter import Models, TrainedHead
+from specjax.requests.chat import render_chat
 from specjax.requests.constraint import compile_constraint
 from specjax.requests.grammar import Grammar
 from specjax.tools.evaluate.report import markdown_table
 
 _PROMPT = "Write a JSON object for this schema.\n\n{schema}\n"
+_SHOWN = 800
+"""The characters of a schema in its prompt."""
 TITLE = "Structured output"
 QUESTION = "Which JSON schemas can be enforced, what does a round cost with one, and what do drafts gain?"
 FOLLOWS = """
@@ -34,7 +39,8 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--model", default="tiny-python")
-    parser.add_argument("--draft", help="a draft model, for method draft_model")
+    parser.add_argument("--draft", help="a drafter of the model")
+    parser.add_argument("--methods", default="ngram,auto", help="methods separated by commas")
     parser.add_argument("--texts", type=int, default=30, help="schemas for which texts are decoded")
     parser.add_argument("--repeats", type=int, default=10, help="alternations that measure the cost of a round")
     args = parser.parse_args()
@@ -45,9 +51,9 @@ def main() -> None:
     accepted, report["schemas"] = check_schemas(rows, target)
     step = max(len(accepted) // args.texts, 1)
     plain = None
-    for method in ("none", "ngram", *(["draft_model"] if args.draft else []), "auto"):
-        draft = args.draft if method in ("draft_model", "auto") else None
-        generator = specjax.Generator(target, method, draft)
+    for method in ("none", *args.methods.split(",")):
+        takes = method == "auto" or isinstance(needs_of(method), Models | TrainedHead)
+        generator = specjax.Generator(target, method, args.draft if takes else None)
         report["cost"][method] = round_cost(generator, args.repeats)
         found = decode(generator, accepted[::step][: args.texts])
         plain = plain or found
@@ -118,7 +124,7 @@ def decode(generator, rows: list[dict]) -> list[dict]:
     """For each schema, figures of a text without it ("free") and of one with it ("schema")."""
     found = []
     for row in rows:
-        prompt = _PROMPT.format(schema=json.dumps(row["schema"])[:2000])
+        prompt = prompt_of(generator.target.tokenizer, row["schema"])
         figures = {}
         for name, options in {"free": {}, "schema": dict(json_schema=row["schema"])}.items():
             try:
@@ -134,6 +140,13 @@ def decode(generator, rows: list[dict]) -> list[dict]:
             }  # fmt: skip
         found.append(figures)
     return found
+
+
+def prompt_of(tokenizer, schema) -> list[int]:
+    """The tokens of a prompt for a schema, a chat where the model has a template."""
+    text = _PROMPT.format(schema=json.dumps(schema)[:_SHOWN])
+    has_template = getattr(tokenizer, "chat_template", None)
+    return render_chat(tokenizer, [{"role": "user", "content": text}]) if has_template else tokenizer.encode(text)
 
 
 def compare(found: list[dict], plain: list[dict]) -> dict:
@@ -167,11 +180,12 @@ def is_valid(text: str, schema) -> bool:
 def write_page() -> None:
     """The page from the data of this script and of structured_texts.py."""
     sections = []
-    speed, texts = (Result("structured_cpu", part) for part in ("speed", "texts"))
+    speed, texts, real = (Result("structured_cpu", part) for part in ("speed", "texts", "real_texts"))
     if report := speed.read():
         sections.append(section(report["conditions"], _speed_tables(report), "Coverage, cost and speed"))
-    if report := texts.read():
-        sections.append(section(report["conditions"], _text_tables(report), "Texts of every method"))
+    for data, title in ((texts, "Texts of every method"), (real, "Texts of a real model")):
+        if report := data.read():
+            sections.append(section(report["conditions"], _text_tables(report), title))
     speed.write(TITLE, QUESTION, sections, FOLLOWS)
 
 

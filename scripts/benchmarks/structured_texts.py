@@ -1,12 +1,15 @@
 """Texts with JSON schemas: greedy ones against plain decoding, and sampled ones against jsonschema.
 
     python scripts/benchmarks/structured_texts.py schemas.jsonl --methods ngram,tree,draft_model
+    python scripts/benchmarks/structured_texts.py schemas.jsonl --model model.gguf --draft HEAD --methods ngram,eagle3
 
-The file is that of structured.py. Writes structured_cpu_texts.json and structured_cpu.md.
+The file is that of structured.py. Writes structured_cpu_texts.json, or structured_cpu_real_texts.json for a model of
+the user, and structured_cpu.md.
 """
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from greedy_equality import disturbed, generators
@@ -15,12 +18,14 @@ from rich.progress import track
 from structured import is_valid, write_page
 
 from specjax import Generator, NumericsError, load
-from specjax.drafters import METHODS
+from specjax.drafters import METHODS, needs_of
 from specjax.errors import RequestError
+from specjax.loop.drafter import Models, TrainedHead
 from specjax.requests.constraint import compile_constraint
 
 ROWS = 8
 PROMPT = "x = "
+GREEDY = dict(max_new_tokens=48)
 SAMPLED = ("ngram", "draft_model", "tree", "dynamic_tree", "eagle3", "auto")
 
 
@@ -28,20 +33,20 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--methods", help="methods separated by commas; by default all for which there are drafts")
+    parser.add_argument("--model", help="a model of your own; by default the embedded pair in float32")
+    parser.add_argument("--draft", help="the drafter of this model")
     parser.add_argument("--schemas", type=int, default=100, help="schemas of greedy texts")
     parser.add_argument("--samples", type=int, default=2000, help="sampled texts, shared among methods")
     args = parser.parse_args()
-    target, draft = (load(name, dtype="float32") for name in ("tiny-python", "tiny-python-draft"))
+    target = load(args.model or "tiny-python", dtype="float32")
     schemas = accepted_schemas(args.file, target)
-    drafts = [draft, dataclasses.replace(draft, model=disturbed(draft.model), name="disturbed")]
-    texts = [target.tokenizer.encode(PROMPT)] * 64
-    greedy = dict(max_new_tokens=48)
-    plain = decode(Generator(target, "none", capacity=256), schemas[: args.schemas], "none", greedy)
-    result = Result("structured_cpu", "texts")
-    report = {"greedy": {}, "samples": {}} | result.read() | {"conditions": measured(["tiny-python"])}
+    plain = decode(Generator(target, "none", capacity=256), schemas[: args.schemas], "none", GREEDY)
+    result = Result("structured_cpu", "real_texts" if args.model else "texts")
+    conditions = measured(note=f"{Path(args.model).stem}, float32") if args.model else measured(["tiny-python"])
+    report = {"greedy": {}, "samples": {}} | result.read() | {"conditions": conditions}
     for method in args.methods.split(",") if args.methods else METHODS:
-        for name, _, generator in generators(method, target, drafts, texts):
-            found = decode(generator, schemas[: args.schemas], name, greedy)
+        for name, generator in own(method, target, args.draft) if args.model else embedded(method, target):
+            found = decode(generator, schemas[: args.schemas], name, GREEDY)
             equal = sum(a.token_ids == b.token_ids for a, b in zip(found, plain, strict=True))
             calls = sum(r.stats.target_calls for r in found)
             rate = sum(r.stats.generated for r in found) / calls
@@ -55,6 +60,20 @@ def main() -> None:
     wrong = [name for name, row in report["greedy"].items() if row["equal"] < row["texts"]]
     wrong += [name for name, row in report["samples"].items() if row["valid"] < row["ended"]]
     raise SystemExit(f"wrong: {', '.join(wrong)}" if wrong else 0)
+
+
+def embedded(method: str, target) -> Iterator[tuple[str, Generator]]:
+    """The generators of a method with the embedded drafts: its name with the kind of the draft, and the generator."""
+    draft = load("tiny-python-draft", dtype="float32")
+    drafts = [draft, dataclasses.replace(draft, model=disturbed(draft.model), name="disturbed")]
+    texts = [target.tokenizer.encode(PROMPT)] * 64
+    return ((name, generator) for name, _, generator in generators(method, target, drafts, texts))
+
+
+def own(method: str, target, draft: str | None) -> Iterator[tuple[str, Generator]]:
+    """The generator of a method with the user's drafter, where the method takes one."""
+    takes = method == "auto" or isinstance(needs_of(method), Models | TrainedHead)
+    yield method, Generator(target, method, draft if takes else None, capacity=256)
 
 
 def accepted_schemas(file: Path, target) -> list:

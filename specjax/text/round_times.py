@@ -57,7 +57,10 @@ def find_costs(drafter: Auto, target: LanguageModel, drafts: Sequence[Draft]) ->
 
 
 def describe_models(target: LanguageModel, drafts: Sequence[Draft]) -> dict[str, Any]:
-    """The machine, versions, mesh and models for which times hold, an object for JSON."""
+    """The machine, versions, mesh and models for which times hold, an object for JSON.
+
+    The names of models are for readers. Models of as many parameters have the same times.
+    """
     name = lambda one: {"name": one.name, "parameters": sum(leaf.size for leaf in jax.tree.leaves(module_of(one)))}
     mesh = mesh_of(target.model)
     return {
@@ -72,7 +75,8 @@ def default_file(target: LanguageModel, drafts: Sequence[Draft]) -> Path:
     """The file of these models in their dtype, on this mesh, in the cache folder of the user."""
     described = describe_models(target, drafts)
     numbers = [described["machine"][name] for name in ("dtype", "quantize")]
-    parts = json.dumps([*(described[part] for part in ("mesh", "model", "drafts")), numbers, _FORMAT])
+    sizes = [model["parameters"] for model in (described["model"], *described["drafts"])]
+    parts = json.dumps([described["mesh"], sizes, numbers, _FORMAT])
     key = hashlib.sha256(parts.encode()).hexdigest()[:16]
     return cache_folder() / "costs" / f"{key}.json"
 
@@ -80,9 +84,13 @@ def default_file(target: LanguageModel, drafts: Sequence[Draft]) -> Path:
 def describe_difference(record: dict, target: LanguageModel, drafts: Sequence[Draft]) -> str:
     """The difference of a file's models, mesh or machine from those at hand; "" for none."""
     here = describe_models(target, drafts)
-    for part, name in (("model", "model"), ("drafts", "draft"), ("mesh", "mesh")):
-        if record[part] != here[part]:
-            return f"another {name}"
+    sizes = lambda models: [model["parameters"] for model in models]
+    if sizes([record["model"]]) != sizes([here["model"]]):
+        return "another model"
+    if sizes(record["drafts"]) != sizes(here["drafts"]):
+        return "another draft"
+    if record["mesh"] != here["mesh"]:
+        return "another mesh"
     differ = [name for name, value in here["machine"].items() if record["machine"].get(name) != value]
     return f"another machine or version ({', '.join(differ)})" if differ else ""
 
@@ -149,7 +157,8 @@ def _is_record(record) -> bool:
         sound = arms[0] == Arm(0) and all(arm.model or not arm.nodes for arm in arms)  # look-ups make no trees
         sound = sound and list(map(dataclasses.asdict, arms)) == record["arms"]
         positive = bool(np.all((seconds > 0) & (seconds < np.inf)))
-        known = {"machine", "mesh", "model", "drafts"} <= record.keys() and isinstance(record["machine"], dict)
+        known = {"machine", "mesh"} <= record.keys() and isinstance(record["machine"], dict)
+        known = known and all(int(model["parameters"]) > 0 for model in (record["model"], *record["drafts"]))
         return record["format"] == _FORMAT and shaped and increasing and positive and known and sound
     except (TypeError, KeyError, ValueError, IndexError, AttributeError, OverflowError):
         return False

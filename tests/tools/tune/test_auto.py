@@ -1,5 +1,6 @@
 """The file of method auto's times: measured once, read by a Generator, measured anew for another machine."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from specjax.drafters import Auto
 from specjax.drafters.auto import Parameters
 from specjax.drafters.auto.arms import ARMS, TREE, Arm
 from specjax.drafters.auto.times import Times
+from specjax.errors import SpecjaxWarning
 from specjax.text import round_times
 from specjax.text.session import Decoding, Session
 from specjax.tools.tune import auto
@@ -95,6 +97,13 @@ def test_a_generator_reads_the_file_and_tells_its_choices(record, generator, tar
         assert "times the time of a plain round" in str(choices[0])
         assert result.as_dict()["stats"]["choices"][0]["name"] == "none"
     assert not np.array_equal(generator.session.parameters.times.at(2, 20), given)  # the run corrected them
+
+
+def test_the_file_serves_models_of_the_same_sizes(file, target, draft, monkeypatch):
+    moved = dataclasses.replace(draft, name="elsewhere")
+    assert Generator(target, "auto", moved, costs=str(file)).session.parameters.times is not None
+    with pytest.warns(SpecjaxWarning, match="of another draft"):
+        Generator(target, "auto", costs=str(file))
 
 
 def test_another_draft_keeps_the_times_that_were_learnt(generator, target):
