@@ -22,6 +22,7 @@ from specjax.loop.drafter import Models, TrainedHead
 from specjax.requests.chat import render_chat
 from specjax.requests.constraint import compile_constraint
 from specjax.requests.grammar import Grammar
+from specjax.text.machine import machine
 from specjax.tools.evaluate.report import markdown_table
 
 _PROMPT = "Write a JSON object for this schema.\n\n{schema}\n"
@@ -47,7 +48,8 @@ def main() -> None:
     rows = [json.loads(line) for line in args.file.read_text().splitlines()]
     target = specjax.load(args.model)
     result = Result("structured_cpu", "speed")
-    report = {"conditions": measured(note=f"{Path(args.model).stem}, {target.model.dtype}"), "cost": {}, "texts": {}}
+    note = f"{Path(args.model).stem}, {machine(target)['dtype']}"
+    report = {"conditions": measured(note=note), "cost": {}, "texts": {}}
     accepted, report["schemas"] = check_schemas(rows, target)
     step = max(len(accepted) // args.texts, 1)
     plain = None
