@@ -10,6 +10,7 @@ from flax import struct
 from jax import lax
 
 from .context import Context
+from .host_call import ask_host
 
 
 class Automaton(Protocol):
@@ -77,13 +78,13 @@ class RowConstraints(struct.PyTreeNode):
 
     Attributes:
       table: the automata, on the device; None if no row has one.
-      find_masks, find_forced: the functions of the host that know the rows' grammars, see
+      write_masks, write_forced: the functions of the host that know the rows' grammars, see
         ``requests.grammar_masks``; None if no row has one. Static.
     """
 
     table: Automaton | None = None
-    find_masks: Callable | None = struct.field(pytree_node=False, default=None)
-    find_forced: Callable | None = struct.field(pytree_node=False, default=None)
+    write_masks: Callable | None = struct.field(pytree_node=False, default=None)
+    write_forced: Callable | None = struct.field(pytree_node=False, default=None)
 
 
 @jax.jit
@@ -96,8 +97,8 @@ def constrain(logits: jax.Array, context: Context, constraint: RowConstraints, m
     """
     if constraint.table is not None:
         logits = jnp.where(_allowed_by_table(context, constraint.table, min_new_tokens), logits, -jnp.inf)
-    if constraint.find_masks is not None and context.grammars is not None:
-        allowed = _allowed_by_host(context, context.grammars, constraint.find_masks, logits.shape)
+    if constraint.write_masks is not None and context.grammars is not None:
+        allowed = _allowed_by_host(context, context.grammars, constraint.write_masks, logits.shape)
         logits = jnp.where(allowed, logits, -jnp.inf)
     return logits
 
@@ -115,7 +116,7 @@ def _allowed_by_table(context: Context, automaton: Automaton, min_new_tokens: ja
     return allowed | ~allowed.any(-1, keepdims=True)
 
 
-def _allowed_by_host(context: Context, grammars: jax.Array, find_masks: Callable, shape: tuple[int, ...]) -> jax.Array:
+def _allowed_by_host(context: Context, grammars: jax.Array, write_masks: Callable, shape: tuple[int, ...]) -> jax.Array:
     """Bool [B, N, V], the tokens that the grammars allow after each node.
 
     The masks do not depend on the logits, so that the host may find them while the target scores.
@@ -125,12 +126,11 @@ def _allowed_by_host(context: Context, grammars: jax.Array, find_masks: Callable
     words = -(-V // 32)
     node = jnp.arange(N)
     parent = jnp.where(context.path & (node != node[:, None]), node, 0).max(-1)
-    numbers = jnp.stack([grammars, context.prompt_length, context.length], 1)
-    # One array, because each argument of a call of the host takes time.
+    numbers = jnp.stack([grammars, context.prompt_length, context.length, jnp.full_like(grammars, N)], 1)
     asked = jnp.concatenate([numbers, context.nodes, parent, context.tokens], 1)
-    result = jax.ShapeDtypeStruct((B, N, words), jnp.uint32)
-    ask = lambda asked: jax.pure_callback(partial(find_masks, N, words), result, asked)
+    result = jax.ShapeDtypeStruct((B, N * words), jnp.uint32)
     allow_all = lambda asked: jnp.full(result.shape, 0xFFFFFFFF, jnp.uint32)
-    masks = lax.cond(jnp.any(grammars > 0), ask, allow_all, asked)
+    masks = lax.cond(jnp.any(grammars > 0), partial(ask_host, write_masks, result), allow_all, asked)
+    masks = masks.reshape(B, N, words)
     bits = masks[..., None] >> jnp.arange(32, dtype=jnp.uint32) & 1
     return (bits > 0).reshape(B, N, -1)[..., :V]

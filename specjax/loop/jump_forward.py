@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..core.conditional import run_if
+from ..core.host_call import ask_host
 from ..core.logit_adjustments import Automaton
 from ..core.state import DecodeState
 from ..core.tree import chain
@@ -89,8 +90,8 @@ def forced_tokens(state: DecodeState, most: int) -> jax.Array:
     forced = jnp.full((state.done.size, most), -1, jnp.int32)
     if constraint.table is not None:
         forced = _forced_by_table(constraint.table, jnp.where(state.done, 0, state.constraint_state), most)
-    if constraint.find_forced is not None:
-        forced = _forced_by_host(state, forced, constraint.find_forced)
+    if constraint.write_forced is not None:
+        forced = _forced_by_host(state, forced, constraint.write_forced)
     return forced
 
 
@@ -112,14 +113,13 @@ def _forced_by_table(automaton: Automaton, states: jax.Array, most: int) -> jax.
     return lax.scan(follow, states, None, most)[1].T
 
 
-def _forced_by_host(state: DecodeState, otherwise: jax.Array, find_forced: Callable) -> jax.Array:
+def _forced_by_host(state: DecodeState, otherwise: jax.Array, write_forced: Callable) -> jax.Array:
     """The tokens that grammars force, and ``otherwise`` [B, F] in rows without a grammar."""
     grammar = state.request.sampling.grammar
     assert grammar is not None  # grammars have numbers
     grammars = jnp.where(state.done, 0, grammar)
-    # One array, because each argument of a call of the host takes time.
     asked = jnp.concatenate([jnp.stack([grammars, state.prompt_length, state.length], 1), state.tokens], 1)
-    result = jax.ShapeDtypeStruct(otherwise.shape, jnp.int32)
-    ask = lambda asked: jax.pure_callback(partial(find_forced, result.shape[1]), result, asked)
+    answer = jax.ShapeDtypeStruct(otherwise.shape, jnp.int32)
+    ask = partial(ask_host, write_forced, answer)
     found = lax.cond(jnp.any(grammars > 0), ask, lambda asked: otherwise, asked)
     return jnp.where(grammars[:, None] > 0, found, otherwise)

@@ -1,6 +1,6 @@
 """The tokens that the grammars of a batch's rows force and allow, found on the host in each round.
 
-The device calls ``find_forced`` before a round, and ``find_masks`` between its drafts and their
+The device calls ``write_forced`` before a round, and ``write_masks`` between its drafts and their
 acceptance. The answers depend on the arguments alone. What a row remembers of its last call saves
 time.
 """
@@ -50,8 +50,10 @@ class RowGrammar:
           nodes, parent: int32 [N], the tree below the root.
         """
         with self._lock:
-            texts: list[np.ndarray | None] = [text] + [None] * (len(nodes) - 1)
             self._fill_node(text, masks[0])
+            if len(nodes) == 1:
+                return
+            texts: list[np.ndarray | None] = [text] + [None] * (len(nodes) - 1)
             for i in self._depth_first(parent.tolist()):
                 token = int(nodes[i])
                 above = texts[parent[i]]
@@ -95,63 +97,62 @@ class RowGrammar:
 
     def _go_to(self, tokens: np.ndarray):
         """The matcher after ``tokens``, which it reaches by few steps back and forward."""
-        shared = min(len(tokens), len(self._consumed))
-        differ = np.flatnonzero(tokens[:shared] != self._consumed[:shared])
-        common = int(differ[0]) if differ.size else shared
-        matcher = self._matcher
-        back = len(self._consumed) - common
+        old, matcher = self._consumed, self._matcher
+        shared = min(len(tokens), len(old))
+        same = tokens[:shared].tobytes() == old[:shared].tobytes()
+        common = shared if same else int(np.flatnonzero(tokens[:shared] != old[:shared])[0])
+        back = len(old) - common
         if matcher is None or back and not matcher.rollback(back):
             matcher = self._grammar.start.deep_copy()
             common = 0
-        matcher.consume_tokens(tokens[common:].tolist())
+        if common < len(tokens):
+            matcher.consume_tokens(tokens[common:].tolist())
         self._matcher = matcher
         self._consumed = tokens
         return matcher
 
 
-def find_masks(nodes: int, words: int, asked) -> np.ndarray:
-    """Uint32 [B, nodes, words]: one bit for each token that the grammars allow after each node.
+def write_masks(asked: np.ndarray, masks: np.ndarray) -> None:
+    """Writes uint32 ``masks`` [B, N * W]: one bit for each token that may follow each of N nodes.
 
     All bits are set in rows without a grammar, and none after a failure of the row's grammar.
 
-    ``asked``: int32 [B, 3 + 2 nodes + T], for each row the number of its grammar or 0, the lengths
-    of its prompt and of its text, the tokens and the parents of the tree, and the text.
+    ``asked``: int32 [B, 4 + 2 N + T], for each row the number of its grammar or 0, the lengths of
+    its prompt and of its text, N, the tokens and the parents of the tree, and the text.
     """
-    asked = np.asarray(asked)
-    masks = np.full((len(asked), nodes, words), _ALL)
-    for b in np.flatnonzero(asked[:, 0]):
-        number, begin, end = asked[b, :3].tolist()
-        tree, parent, text = np.split(asked[b, 3:], [nodes, 2 * nodes])
+    for asked_row, masks_row in zip(asked, masks):
+        number, begin, end, nodes = asked_row[:4].tolist()
+        masks_row[:] = _ALL
+        if not number:
+            continue
         row = _rows.get(number)
-        if row is None:
-            masks[b] = 0
+        start = 4 + 2 * nodes
+        try:
+            text = asked_row[start + begin : start + end].copy()
+            tree = asked_row[4 : 4 + nodes], asked_row[4 + nodes : start]
+            row.fill(text, *tree, masks_row.reshape(nodes, -1)) if row else masks_row.fill(0)
+        except Exception as error:  # it would end the whole batch, and the program's state
+            masks_row[:] = 0
+            row.failure = short_reason(error)
+
+
+def write_forced(asked: np.ndarray, forced: np.ndarray) -> None:
+    """Writes int32 ``forced`` [B, F], the tokens that the grammars force after each text, then -1.
+
+    ``asked``: int32 [B, 3 + T], as that of ``write_masks`` without a tree.
+    """
+    forced[:] = -1
+    for asked_row, forced_row in zip(asked, forced):
+        number, begin, end = asked_row[:3].tolist()
+        if not (row := _rows.get(number)):
             continue
         try:
-            row.fill(text[begin:end].copy(), tree, parent, masks[b])
-        except Exception as error:  # it would end the whole batch, and the program's state
-            masks[b] = 0
-            row.failure = short_reason(error)
-    return masks
-
-
-def find_forced(most: int, asked) -> np.ndarray:
-    """Int32 [B, ``most``], the tokens that the grammars force after each text, then -1.
-
-    ``asked``: int32 [B, 3 + T], as that of ``find_masks`` without a tree.
-    """
-    asked = np.asarray(asked)
-    forced = np.full((len(asked), most), -1, np.int32)
-    for b in np.flatnonzero(asked[:, 0]):
-        number, begin, end = asked[b, :3].tolist()
-        row = _rows.get(number)
-        try:
-            tokens = row.forced(asked[b, 3 + begin : 3 + end].copy())[:most] if row else []
-        except Exception:  # ``find_masks`` meets and keeps the failure
-            tokens = []
-        forced[b, : len(tokens)] = tokens
-    return forced
+            tokens = row.forced(asked_row[3 + begin : 3 + end].copy())[: len(forced_row)]
+            forced_row[: len(tokens)] = tokens
+        except Exception:  # ``write_masks`` meets and keeps the failure
+            forced_row[:] = -1
 
 
 def follow_grammars(constraints: RowConstraints) -> RowConstraints:
     """The constraints of rows of which some have grammars."""
-    return constraints.replace(find_masks=find_masks, find_forced=find_forced)
+    return constraints.replace(write_masks=write_masks, write_forced=write_forced)

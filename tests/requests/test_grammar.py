@@ -15,7 +15,7 @@ from specjax.checkpoints.hub import find
 from specjax.errors import RequestError
 from specjax.requests.constraint import compile_constraint
 from specjax.requests.grammar import Grammar
-from specjax.requests.grammar_masks import RowGrammar, find_masks
+from specjax.requests.grammar_masks import RowGrammar, write_masks
 from specjax.requests.pattern import Character, spell
 from specjax.requests.vocabulary import token_bytes
 
@@ -45,8 +45,10 @@ def masks_of(rows, tokens, prompt_length, nodes, path, vocab_size=V) -> np.ndarr
     nodes, path = np.asarray(nodes), np.asarray(path)
     N = nodes.shape[1]
     parent = [[max([j for j in range(i) if row[i, j]], default=0) for i in range(N)] for row in path]
-    asked = np.concatenate([np.stack([numbers, prompt_length, length], 1), nodes, parent, padded], 1).astype(np.int32)
-    masks = find_masks(N, -(-vocab_size // 32), asked)
+    counts = np.stack([numbers, prompt_length, length, np.full_like(length, N)], 1)
+    asked = np.concatenate([counts, nodes, parent, padded], 1).astype(np.int32)
+    masks = np.empty((len(asked), N, -(-vocab_size // 32)), np.uint32)
+    write_masks(asked, masks.reshape(len(asked), -1))
     return np.unpackbits(masks.view(np.uint8), axis=-1, bitorder="little").astype(bool)[..., :vocab_size]
 
 
@@ -179,7 +181,8 @@ def test_a_failure_forbids_every_token_and_names_the_reason():
     assert not allowed_after(row, [17]).any() and "satisfy the grammar" in row.failure
     number = row.number
     del row
-    gone = find_masks(1, 4, np.array([[number, 1, 1, 5, 0, 7]]))
+    gone = np.ones((1, 4), np.uint32)
+    write_masks(np.array([[number, 1, 1, 1, 5, 0, 7]]), gone)
     assert not gone.any()
 
 

@@ -17,7 +17,7 @@ _FINALISTS = 3
 """The kinds whose lengths are timed."""
 
 _TREE = {"tree_nodes": 8, "tree_top_k": 2, "tree_depth": 3}
-"""A small tree, or a deeper one of as many nodes. A round that scores more nodes costs a CPU much."""
+"""A small tree, at least three levels deep. A round that scores more nodes costs a CPU much."""
 
 _DRAFT_TEMPERATURES = (0.6, 0.8)
 _TEMPERATURES = (0.7, 1.0)
