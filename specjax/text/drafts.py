@@ -4,9 +4,11 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 
+import jax
+
 from ..checkpoints.heads import choose_head, load_drafter
 from ..checkpoints.load import LanguageModel
-from ..drafters import check_drafts, make_drafter, needs_of
+from ..drafters import check_drafts, make_drafter, needs_of, own_options
 from ..drafters.auto.resting import can_rest, check_resting
 from ..drafters.parts.draft_ahead import drafts_ahead
 from ..errors import RequestError, SpecjaxWarning
@@ -19,6 +21,9 @@ from .draft_devices import ApartSession
 from .session import Log, Session
 
 Draft = LanguageModel | Head
+
+_MANY_NODES = 16
+"""A CPU scores trees of more nodes in the time of several plain rounds."""
 
 
 def as_list(draft) -> tuple:
@@ -99,7 +104,9 @@ def choose_drafts(
     if isinstance(needs, TrainedHead):
         target.config.refuse_encoder(f"method {name!r}")
         head = choose_head(target, load_drafts(target, entries[:1]), needs.kind, name)
-        return make_drafter(method, head=head.config, **drafting), (head,), head.module
+        drafter = make_drafter(method, head=head.config, **drafting)
+        _warn_of_large_trees(drafter, name, drafting)
+        return drafter, (head,), head.module
     drafter = make_drafter(method, **drafting)
     if not isinstance(needs, Models):
         return drafter, (), target.model if isinstance(needs, TargetCopy) else None
@@ -116,6 +123,19 @@ def choose_drafts(
             )
         models.append(one.module if isinstance(one, Head) else translate_draft(one, target))
     return drafter, drafts, models[0] if needs.is_one else tuple(models)
+
+
+def _warn_of_large_trees(drafter: Drafter, method: str, drafting: dict) -> None:
+    """Warns on a CPU where the user gave no sizes and a method's default tree is large.
+
+    The defaults are the papers', which measured on GPUs. A CPU takes time for each node.
+    """
+    nodes = getattr(drafter, "tree_nodes", 0)
+    sizes = {"tree_nodes", "tree", "num_speculative_tokens"}
+    if jax.default_backend() == "cpu" and nodes > _MANY_NODES and not sizes & drafting.keys():
+        mend = "num_speculative_tokens=3" if "num_speculative_tokens" in own_options(method) else "tree_nodes=8"
+        message = f"method {method!r} drafts trees of {nodes} nodes, which a CPU scores slowly; {mend} is faster here"
+        warnings.warn(message, SpecjaxWarning, stacklevel=4)
 
 
 def name_of(method: str | Sequence[str]) -> str:

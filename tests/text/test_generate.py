@@ -9,7 +9,7 @@ from flax import nnx
 from support.models import byte_tokenizer, language_model, p_value, tiny_model
 from transformers import AddedToken
 
-from specjax import Generator, LanguageModel, RequestError, generate
+from specjax import Generator, LanguageModel, RequestError, generate, load
 from specjax.errors import SpecjaxWarning
 from specjax.text.session import Session
 
@@ -167,3 +167,13 @@ def test_a_text_beyond_the_drafts_own_context_is_told_once(target):
     assert [str(one.message) for one in told] == [
         "draft 'short' knows 40 positions; beyond them few drafts are accepted"
     ]
+
+
+def test_a_large_tree_on_a_processor_is_named():
+    target = load("tiny-python")
+    with pytest.warns(SpecjaxWarning, match="trees of 59 nodes.*num_speculative_tokens=3 is faster here"):
+        Generator(target, "eagle3", "tiny-python-eagle3")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SpecjaxWarning)
+        Generator(target, "eagle3", "tiny-python-eagle3", num_speculative_tokens=3)
+        Generator(target, "eagle3", "tiny-python-eagle3", tree_nodes=59)
