@@ -60,7 +60,7 @@ def verify(
       samples: the number of draws for each prompt, rounded up to whole batches of 64.
       tokens: the number of tokens of a draw.
       max_new_tokens: the number of tokens of a greedy text.
-      seed: the seed of the first draw. Every draw has a seed of its own.
+      seed: the seed of the first batch. Every batch has a seed of its own.
       inject: a known wrong rule to plant in the method, see ``planted_faults``. The check must find
         it.
       progress: called with the number of finished batches and of all batches.
@@ -87,22 +87,22 @@ def verify(
     of = 2 * (len(parts) + len(prompts) * batches)
 
     def run(generator: Generator, part: Sequence[Prompt], **kwargs) -> list[Result]:
-        """The results of a batch that repeats the prompts until it is full."""
-        results = generator([part[i % len(part)] for i in range(_ROWS)], **kwargs)
+        results = generator(part, **kwargs)
         progress(next(steps), of)
         return results
 
     # 2. Greedy texts of both.
     greedy = dict(options, temperature=0.0, max_new_tokens=max_new_tokens)
+    full = [(part, [part[i % len(part)] for i in range(_ROWS)]) for part in parts]  # repeats prompts
     texts = [
-        [result for part in parts for result in run(generator, part, **greedy)[: len(part)]]
+        [result for part, rows in full for result in run(generator, rows, **greedy)[: len(part)]]
         for generator in (method, plain)
     ]
     differences = [d for i, pair in enumerate(zip(*texts)) if (d := _difference(i, pair[0], pair[1], plain, greedy))]
 
     # 3. Samples of both, and the tests of their laws.
-    sampled = dict(options, temperature=temperature, max_new_tokens=tokens)
-    seeds = itertools.count(seed, _ROWS)  # Every draw has its own seed.
+    sampled = dict(options, temperature=temperature, max_new_tokens=tokens, n=_ROWS)  # reads a prompt once
+    seeds = itertools.count(seed)  # Every batch has its own seed.
     expected, observed = (
         _draws(partial(run, generator), prompts, batches, seeds, sampled) for generator in (plain, method)
     )
@@ -172,11 +172,11 @@ def plant_in(generator: Generator, fault: str) -> Generator:
 def _draws(
     run: Callable, prompts: Sequence[Prompt], batches: int, seeds: Iterator[int], options: dict
 ) -> list[tuple[int, ...]]:
-    """The first tokens of all samples. Each sample begins with the number of its prompt."""
+    """The first tokens of all samples, each behind the number of its prompt."""
     texts = []
     for i, prompt in enumerate(prompts):
-        for first in itertools.islice(seeds, batches):
-            results = run([prompt], **options, seed=list(range(first, first + _ROWS)))
+        for seed in itertools.islice(seeds, batches):
+            results = run([prompt], **options, seed=seed)
             texts += [(i, *result.token_ids) for result in results]
     return texts
 
