@@ -124,7 +124,7 @@ class _Work:
         tuned = self.journal.do("tuning", lambda: self._choose(drafts, measured, trial))
         best = tuned[0]
         draft = drafts.get(best["draft"])
-        self.say(f"the fastest: {_describe(best)}, {best['speedup']:.2f} times plain decoding on held-out prompts")
+        self.say(f"the choice: {_describe(best)}, {best['speedup']:.2f} times plain decoding on held-out prompts")
         if best["speedup"] <= 1:
             return self._write(self._plain("nothing is faster than plain decoding here"), None, curves, {}, tuned)
         inputs = best, draft, trial.prompts, trial.tokens

@@ -55,7 +55,7 @@ def boosted(short_trainings, data, tmp_path_factory):
     output = tmp_path_factory.mktemp("boost") / "out"
     target = load("tiny-python", dtype="float32")
     lines = []
-    for last in ("round in plain", "texts:", "M tokens of training", "the fastest", ""):
+    for last in ("round in plain", "texts:", "M tokens of training", "the choice", ""):
 
         def say(line: str, last: str = last) -> None:
             lines.append(line)
