@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jsonschema
 import numpy as np
-from page import Result, arguments, measured, section
+from page import ZOO, Result, arguments, measured, section
 
 import specjax
 from specjax.drafters import needs_of
@@ -48,8 +48,8 @@ def main() -> None:
     rows = [json.loads(line) for line in args.file.read_text().splitlines()]
     target = specjax.load(args.model)
     result = Result("structured_cpu", "speed")
-    note = f"{Path(args.model).stem}, {machine(target)['dtype']}"
-    report = {"conditions": measured(note=note), "cost": {}, "texts": {}}
+    conditions = conditions_of(args.model, args.draft, machine(target)["dtype"])
+    report = {"conditions": conditions, "cost": {}, "texts": {}}
     accepted, report["schemas"] = check_schemas(rows, target)
     step = max(len(accepted) // args.texts, 1)
     plain = None
@@ -63,6 +63,12 @@ def main() -> None:
         print(method, report["cost"][method], report["texts"][method], flush=True)
         result.save(report)
     write_page()
+
+
+def conditions_of(model: str, draft: str | None, dtype: str) -> dict:
+    """The conditions of a measurement with these models."""
+    embedded = [name for name in (model, draft) if name and (ZOO / name).is_dir()]
+    return measured(embedded, note=dtype if model in embedded else f"{Path(model).name}, {dtype}")
 
 
 def check_schemas(rows: list[dict], target) -> tuple[list[dict], dict]:

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from greedy_equality import disturbed, generators
-from page import Result, arguments, measured
+from page import Result, arguments
 from rich.progress import track
-from structured import is_valid, write_page
+from structured import conditions_of, is_valid, write_page
 
 from specjax import Generator, NumericsError, load
 from specjax.drafters import METHODS, needs_of
@@ -42,7 +42,7 @@ def main() -> None:
     schemas = accepted_schemas(args.file, target)
     plain = decode(Generator(target, "none", capacity=256), schemas[: args.schemas], "none", GREEDY)
     result = Result("structured_cpu", "real_texts" if args.model else "texts")
-    conditions = measured(note=f"{Path(args.model).stem}, float32") if args.model else measured(["tiny-python"])
+    conditions = conditions_of(args.model or "tiny-python", args.draft, "float32")
     report = {"greedy": {}, "samples": {}} | result.read() | {"conditions": conditions}
     for method in args.methods.split(",") if args.methods else METHODS:
         for name, generator in own(method, target, args.draft) if args.model else embedded(method, target):

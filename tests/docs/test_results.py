@@ -13,7 +13,7 @@ from page import PAGES, ZOO, hash_of  # noqa: E402
 
 MOST_PAGES = 24
 EMBEDDED = sorted(folder.name for folder in ZOO.iterdir() if folder.is_dir())
-MODEL = re.compile(r"(tiny-python[\w-]*) `([0-9a-f]{12})`")
+MODEL = re.compile(r"((?:tiny-python|smollm2)[\w-]*) `([0-9a-f]{12})`")
 WITHOUT_WEIGHTS = ("random weights", "none, shapes alone", "the shape of ")
 """How a page begins its line of models if its figures do not depend on the numbers of weights."""
 
