@@ -24,7 +24,7 @@ from specjax.tools.evaluate.comparison import alternate_runs, interval, rate, se
 from specjax.tools.evaluate.datasets import held_out_prompts
 from specjax.tools.evaluate.report import markdown_table
 from specjax.training import data, losses
-from specjax.training.boost import boost
+from specjax.training.boost_tuning import boost
 from specjax.training.recipe import Recipe, make_recipe
 from specjax.training.run import train
 

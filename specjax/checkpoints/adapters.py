@@ -53,7 +53,9 @@ _MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<table>embedding_)?(?P<letter>[AB
 _NAMED_FAULTS = 12
 
 
-def merge_adapter(tensors: Mapping[str, Any], own: Mapping[str, Any], directory: Path, config: ModelConfig, where):
+def merge_adapter(
+    tensors: Mapping[str, Any], adapter_tensors: Mapping[str, Any], directory: Path, config: ModelConfig, where
+):
     """The tensors of a language model with an adapter merged, and the model's configuration.
 
     The adapter may bring tables of embeddings with more tokens. If it changes one of two tied
@@ -61,7 +63,7 @@ def merge_adapter(tensors: Mapping[str, Any], own: Mapping[str, Any], directory:
 
     Args:
       tensors: the model's tensors, see ``tensors.open_tensors``.
-      own: the adapter's tensors.
+      adapter_tensors: the adapter's tensors.
       directory: the adapter's, with ``adapter_config.json``.
       config: the model's configuration.
       where: the model's directory, for messages.
@@ -74,9 +76,9 @@ def merge_adapter(tensors: Mapping[str, Any], own: Mapping[str, Any], directory:
     raw = read_json(path)
     check_options(raw, _OPTIONS.keys() | _HARMLESS, str(path))
     options = read_fields(raw, _OPTIONS, str(path))
-    updates, tokens, replaced = _sort(own)
+    updates, tokens, replaced = _group_by_use(adapter_tensors)
     faults = _missing(options, updates)
-    embed, head = (name_of(names_in(config, tensors)[path][0]) for path in ("embed", "head"))
+    embed, head = (name_of(names_in(config, tensors)[parameter][0]) for parameter in ("embed", "head"))
     # 2. Merge them, and collect all faults.
     if config.tie_embeddings:  # a missing output matrix is the embedding
         tensors = {head: tensors[embed], **tensors}
@@ -88,10 +90,12 @@ def merge_adapter(tensors: Mapping[str, Any], own: Mapping[str, Any], directory:
     for module, parts in updates.items():
         name = f"{module}.weight"
         scale = _scale(options, module)
-        faults += _faults_of_update(module, parts, tensors, _entry(options["rank_pattern"], module, options["r"]))
+        faults += _faults_of_update(
+            module, parts, tensors, _pattern_value(options["rank_pattern"], module, options["r"])
+        )
         merged[name] = Adapted(merged.get(name), parts.get("A"), parts.get("B"), scale, "table" in parts)
     for name, tensor in tokens.items():
-        ids = _ids(options["trainable_token_indices"], name)
+        ids = _token_ids(options["trainable_token_indices"], name)
         faults += _faults_of_tokens(name, tensor, tensors, ids)
         merged[name] = NewRows(merged.get(name), ids, tensor)
     if faults:
@@ -101,9 +105,10 @@ def merge_adapter(tensors: Mapping[str, Any], own: Mapping[str, Any], directory:
             "use an adapter that was trained on this model"
         )
     # 3. Leave out the output matrix if it still is the embedding.
-    is_own = embed in replaced or embed.removesuffix(".weight") in updates
-    if config.tie_embeddings and head not in replaced and (not is_own or options["ensure_weight_tying"]):
-        merged = {name: tensor for name, tensor in merged.items() if name == embed or name != head}
+    changes_embedding = embed in replaced or embed.removesuffix(".weight") in updates
+    if config.tie_embeddings and head not in replaced and (not changes_embedding or options["ensure_weight_tying"]):
+        if head != embed:
+            merged.pop(head, None)
     return merged, config
 
 
@@ -114,7 +119,7 @@ def _resized(config: ModelConfig, tables: list) -> ModelConfig:
     return config.replace(vocab_size=rows.pop()) if whole and len(rows) == 1 else config
 
 
-def _sort(own: Mapping[str, Any]) -> tuple[dict[str, dict], dict[str, Any], dict[str, Any]]:
+def _group_by_use(own: Mapping[str, Any]) -> tuple[dict[str, dict], dict[str, Any], dict[str, Any]]:
     """Matrices A and B by module, rows of tokens by table, and tensors that replace the model's."""
     updates = {}
     tokens = {}
@@ -133,21 +138,21 @@ def _sort(own: Mapping[str, Any]) -> tuple[dict[str, dict], dict[str, Any], dict
     return updates, tokens, replaced
 
 
-def _ids(indices: list | dict | None, name: str) -> list[int]:
+def _token_ids(indices: list | dict | None, name: str) -> list[int]:
     """The tokens whose rows of table ``name`` the adapter has. A list is of the embedding."""
     if isinstance(indices, dict):
         return next((ids for module, ids in indices.items() if f".{name}".endswith(f".{module}.weight")), [])
     return indices or []
 
 
-def _entry(patterns: Mapping[str, Any], module: str, default):
+def _pattern_value(patterns: Mapping[str, Any], module: str, default):
     """The entry of the first pattern that matches the end of a module's name, as PEFT finds it."""
     return next((value for key, value in patterns.items() if re.fullmatch(rf"(.*\.)?({key})", module)), default)
 
 
 def _scale(options: Mapping[str, Any], module: str) -> float:
-    rank = _entry(options["rank_pattern"], module, options["r"])
-    alpha = _entry(options["alpha_pattern"], module, options["lora_alpha"])
+    rank = _pattern_value(options["rank_pattern"], module, options["r"])
+    alpha = _pattern_value(options["alpha_pattern"], module, options["lora_alpha"])
     return alpha / (math.sqrt(rank) if options["use_rslora"] else rank)
 
 

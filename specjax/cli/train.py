@@ -66,7 +66,7 @@ def _continue(recipe, draft: str):
 def run(args: argparse.Namespace) -> None:
     """Trains a drafter, with the log's figures on stderr, and prints the drafter's directory."""
     from ..checkpoints.load import load
-    from ..training.boost import boost
+    from ..training.boost_tuning import boost
     from ..training.feedback.rounds import list_files
     from ..training.feedback.run import train_from_log
     from ..training.recipe import MeshShape, read_recipe

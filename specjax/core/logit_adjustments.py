@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
+from .ask_host import ask_host
 from .context import Context
-from .host_call import ask_host
 
 
 class Automaton(Protocol):

@@ -12,10 +12,11 @@ def argmax(scores: jax.Array) -> jax.Array:
     """The index of the largest of ``scores`` [..., V], int32 [...]; the first index of equals.
 
     The result is that of ``jnp.argmax``. XLA:CPU is slow at that, because it compares pairs of
-    score and index one after another. There only the piece with the largest score is searched so.
+    score and index one after another. There only the piece with the largest score is searched this
+    way.
     """
-    in_pieces = _argmax_at_once if scores.shape[-1] % _PIECE else _argmax_in_pieces
-    return lax.platform_dependent(scores, cpu=in_pieces, default=_argmax_at_once)
+    on_cpu = _argmax_at_once if scores.shape[-1] % _PIECE else _argmax_in_pieces
+    return lax.platform_dependent(scores, cpu=on_cpu, default=_argmax_at_once)
 
 
 def _argmax_at_once(scores: jax.Array) -> jax.Array:

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..core.ask_host import ask_host
 from ..core.conditional import run_if
-from ..core.host_call import ask_host
 from ..core.logit_adjustments import Automaton
 from ..core.state import DecodeState
 from ..core.tree import chain
@@ -37,13 +37,17 @@ class Forced(Resting):
 
     def propose(self, target, draft, state, key):
         own, forced = state.drafter
-        first = lambda value, rest: jnp.concatenate([value[:, None], rest], 1)
-        valid = first(jnp.ones_like(state.done), forced >= 0)
-        return jax.vmap(chain)(first(state.root, jnp.maximum(forced, 0)), None, valid), own
+        with_root = lambda root, forced: jnp.concatenate([root[:, None], forced], 1)
+        valid = with_root(jnp.ones_like(state.done), forced >= 0)
+        return jax.vmap(chain)(with_root(state.root, jnp.maximum(forced, 0)), None, valid), own
 
 
 def may_jump(state: DecodeState, rule: Callable) -> bool:
-    """Whether rows may have constraints. A record of rounds holds the method's alone."""
+    """Whether rounds of forced tokens are possible.
+
+    They need constraints and a rule that may rest. A record of rounds has only those of the method,
+    so there are none where rounds are recorded.
+    """
     return state.request.sampling.constraint is not None and state.rounds is None and can_rest(rule)
 
 
@@ -52,9 +56,9 @@ def jump_or(
 ) -> DecodeState:
     """The state after a round of forced tokens, or after ``method_round(state)``.
 
-    Use it where ``may_jump``. It is a round of forced tokens if these are at least as many, over
-    all rows, as the drafts that a round accepts. A row's accepted drafts of a round are those of
-    its rounds so far, on average, with one accepted draft before the first. Forced tokens do not
+    Use it where ``may_jump``. Forced tokens are taken if they are at least as many, over all rows,
+    as the drafts that the method is expected to have accepted. For a row these are (accepted drafts
+    + 1) / (rounds + 1), without the first 1 for a method that drafts nothing. Forced tokens do not
     count as drafts.
 
     Args:
@@ -72,11 +76,11 @@ def jump_or(
     def jump(state: DecodeState) -> DecodeState:
         before = state.replace(drafter=(state.drafter, forced))
         after = one_round(before, drafter=forcing, rule=resting_rule(rule))
-        none = jnp.zeros_like(state.length)
+        zeros = jnp.zeros_like(state.length)
         return after.replace(
             from_draft=state.from_draft,
-            counters=counters.add(~state.done, none, none),
-            progress=state.add_progress(none, none, after.length - state.length),
+            counters=counters.add(~state.done, zeros, zeros),
+            progress=state.add_progress(zeros, zeros, after.length - state.length),
         )
 
     state = run_if(jumps, jump, state)
@@ -103,7 +107,7 @@ def _forced_by_table(automaton: Automaton, states: jax.Array, most: int) -> jax.
     token_of = classes.at[automaton.classes].max(token)
 
     def follow(states, _):
-        """The next states, 0 from the first place with a choice on, and the forced tokens."""
+        """The next states and the forced tokens. A choice gives -1 and state 0."""
         after = automaton.next[states]
         is_only = jnp.where(after >= 0, tokens_of, 0).sum(1) == 1
         only = jnp.argmax(after >= 0, 1)
@@ -116,7 +120,7 @@ def _forced_by_table(automaton: Automaton, states: jax.Array, most: int) -> jax.
 def _forced_by_host(state: DecodeState, otherwise: jax.Array, write_forced: Callable) -> jax.Array:
     """The tokens that grammars force, and ``otherwise`` [B, F] in rows without a grammar."""
     grammar = state.request.sampling.grammar
-    assert grammar is not None  # grammars have numbers
+    assert grammar is not None  # set together with ``write_forced``
     grammars = jnp.where(state.done, 0, grammar)
     asked = jnp.concatenate([jnp.stack([grammars, state.prompt_length, state.length], 1), state.tokens], 1)
     answer = jax.ShapeDtypeStruct(otherwise.shape, jnp.int32)

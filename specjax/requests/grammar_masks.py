@@ -1,7 +1,7 @@
 """The tokens that the grammars of a batch's rows force and allow, found on the host in each round.
 
 The device calls ``write_forced`` before a round, and ``write_masks`` between its drafts and their
-acceptance. The answers depend on the arguments alone. What a row remembers of its last call saves
+acceptance. The answers depend on the arguments alone. A row keeps its last matcher, which saves
 time.
 """
 
@@ -97,12 +97,13 @@ class RowGrammar:
 
     def _go_to(self, tokens: np.ndarray):
         """The matcher after ``tokens``, which it reaches by few steps back and forward."""
-        old, matcher = self._consumed, self._matcher
+        matcher = self._matcher
+        old = self._consumed
         shared = min(len(tokens), len(old))
         same = tokens[:shared].tobytes() == old[:shared].tobytes()
         common = shared if same else int(np.flatnonzero(tokens[:shared] != old[:shared])[0])
         back = len(old) - common
-        if matcher is None or back and not matcher.rollback(back):
+        if matcher is None or (back and not matcher.rollback(back)):
             matcher = self._grammar.start.deep_copy()
             common = 0
         if common < len(tokens):
@@ -121,19 +122,23 @@ def write_masks(asked: np.ndarray, masks: np.ndarray) -> None:
     its prompt and of its text, N, the tokens and the parents of the tree, and the text.
     """
     for asked_row, masks_row in zip(asked, masks):
-        number, begin, end, nodes = asked_row[:4].tolist()
+        number, prompt_length, length, nodes = asked_row[:4].tolist()
         masks_row[:] = _ALL
         if not number:
             continue
         row = _rows.get(number)
         start = 4 + 2 * nodes
         try:
-            text = asked_row[start + begin : start + end].copy()
+            text = asked_row[start + prompt_length : start + length].copy()
             tree = asked_row[4 : 4 + nodes], asked_row[4 + nodes : start]
-            row.fill(text, *tree, masks_row.reshape(nodes, -1)) if row else masks_row.fill(0)
+            if row:
+                row.fill(text, *tree, masks_row.reshape(nodes, -1))
+            else:
+                masks_row[:] = 0
         except Exception as error:  # it would end the whole batch, and the program's state
             masks_row[:] = 0
-            row.failure = short_reason(error)
+            if row:
+                row.failure = short_reason(error)
 
 
 def write_forced(asked: np.ndarray, forced: np.ndarray) -> None:
@@ -143,11 +148,11 @@ def write_forced(asked: np.ndarray, forced: np.ndarray) -> None:
     """
     forced[:] = -1
     for asked_row, forced_row in zip(asked, forced):
-        number, begin, end = asked_row[:3].tolist()
+        number, prompt_length, length = asked_row[:3].tolist()
         if not (row := _rows.get(number)):
             continue
         try:
-            tokens = row.forced(asked_row[3 + begin : 3 + end].copy())[: len(forced_row)]
+            tokens = row.forced(asked_row[3 + prompt_length : 3 + length].copy())[: len(forced_row)]
             forced_row[: len(tokens)] = tokens
         except Exception:  # ``write_masks`` meets and keeps the failure
             forced_row[:] = -1

@@ -32,8 +32,8 @@ from .logprobs import Spelling
 from .messages import MessagesRequest, error_body
 from .metrics import Metrics
 from .options import ServerOptions
+from .request_schema import CompletionRequest
 from .responses import ResponsesRequest
-from .schema import CompletionRequest
 from .tokens import DetokenizeRequest, TokenizeRequest, describe_tokenizer, detokenize, tokenize
 
 _BODIES = CompletionRequest, ChatRequest, ResponsesRequest, MessagesRequest, TokenizeRequest, DetokenizeRequest

@@ -8,7 +8,7 @@ from starlette.requests import ClientDisconnect
 
 from ..core.read_files import parse_json
 from .errors import ServeError
-from .schema import Body, read_body
+from .request_schema import Body, read_body
 
 
 async def read_json(request: Request) -> Any:

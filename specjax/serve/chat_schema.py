@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..requests.chat import Conversation
 from ..requests.options import MOST_LOGPROBS
 from .errors import ServeError
-from .schema import Common, Number
+from .request_schema import Common, PositiveInt
 from .tools.choice import Tool, ToolChoice, check_choice, plain_calls
 
 _PASSED_ON = {"user": ("name",), "assistant": ("name", "reasoning_content"), "tool": ("name", "tool_call_id")}
@@ -72,7 +72,7 @@ class ChatRequest(Common):
     """
 
     messages: list[Message]
-    max_completion_tokens: Number | None = None
+    max_completion_tokens: PositiveInt | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] | None = None
     tools: list[Tool] | None = None

@@ -22,9 +22,9 @@ from .dialect import Dialect
 from .errors import ServeError, error_of, out_of_time
 from .gate import Job
 from .messages import MessageBlocks, MessagesRequest
+from .request_schema import Common, CompletionRequest
 from .response_items import ResponseItems
 from .responses import ResponsesRequest
-from .schema import Common, CompletionRequest
 from .streams import Stream, events, while_connected
 from .turns import TurnForm
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from .chat_schema import ChatRequest
 from .dialect import Dialect, event
 from .errors import ServeError
-from .schema import WITH_USAGE, Number, read_body
+from .request_schema import WITH_USAGE, PositiveInt, read_body
 
 _LACKING = "container", "mcp_servers", "context_management", "speed", "n"
 _HARMLESS = "service_tier", "inference_geo", "cache_control", "diagnostics"
@@ -47,7 +47,7 @@ class MessagesRequest(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
     model: str
     messages: list[dict[str, Any]]
-    max_tokens: Number | None = None
+    max_tokens: PositiveInt | None = None
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None

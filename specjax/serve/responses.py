@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from .chat_schema import ChatRequest
 from .errors import ServeError
-from .schema import WITH_USAGE, Number, read_body
+from .request_schema import WITH_USAGE, PositiveInt, read_body
 
 _STATEFUL = "previous_response_id", "conversation", "prompt"
 _LACKING: dict[str, Any] = {
@@ -47,7 +47,7 @@ class ResponsesRequest(BaseModel):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     text: dict[str, Any] | None = None
-    max_output_tokens: Number | None = None
+    max_output_tokens: PositiveInt | None = None
     stream: bool | None = None
 
     def chat(self) -> ChatRequest:

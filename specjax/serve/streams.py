@@ -14,7 +14,7 @@ from .answers import Answer
 from .dialect import Dialect
 from .errors import error_of
 from .gate import Gate, Job
-from .schema import Common
+from .request_schema import Common
 from .turns import TurnForm
 
 _PATIENCE, _LONGEST_PATIENCE = 1.0, 60.0

@@ -14,7 +14,7 @@ from .bodies import read
 from .chat_schema import ChatRequest
 from .endpoints import longest
 from .errors import ServeError
-from .schema import read_body
+from .request_schema import read_body
 
 
 class TokenizeRequest(BaseModel):

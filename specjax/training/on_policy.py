@@ -35,7 +35,7 @@ class Writer:
         self.rows = rows
 
     def __call__(self, count: int, seed: int, module: nnx.Module | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Windows and the marks of their learnt tokens, as ``Mixture.cut``.
+        """Windows, and masks of the tokens that a drafter learns, as ``Mixture.cut`` returns them.
 
         Written tokens are learnt. The windows depend only on the seed and the parameters.
 

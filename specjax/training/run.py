@@ -124,7 +124,7 @@ def train(
 def check(recipe: Recipe, target: LanguageModel) -> None:
     """Raises RequestError where the target or the devices do not fit the recipe."""
     if recipe.kind == "boost":
-        raise RequestError("a recipe of kind boost trains several drafts; call specjax.training.boost.boost")
+        raise RequestError("a recipe of kind boost trains several drafts; call specjax.training.boost_tuning.boost")
     target.config.refuse_encoder("training")
     recipe.mesh.check_devices()
     context = target.config.context

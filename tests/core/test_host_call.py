@@ -1,11 +1,15 @@
 """Questions to the host, in the program's memory and by JAX's callback."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.core.host_call import ask_host
+from specjax.core.ask_host import ask_host
 from specjax.kernels.cpu import host_call
 
 
@@ -35,3 +39,29 @@ def test_each_round_gets_its_own_answer(by_kernel, dtype, monkeypatch):
         np.testing.assert_array_equal(found, expected)
         np.testing.assert_array_equal(sums, np.sum(expected, 0))
         asked, expected = asked + 1, [x + [5, 1, 0] for x in expected]
+
+
+PROGRAM = """
+import jax, jax.numpy as jnp
+from specjax.core.ask_host import ask_host
+from specjax.requests.grammar_masks import write_forced
+
+asked = jnp.zeros((1, 5), jnp.int32)
+print(jax.jit(lambda asked: ask_host(write_forced, jax.ShapeDtypeStruct((1, 3), jnp.int32), asked))(asked).tolist())
+"""
+
+
+def test_a_kept_program_asks_the_function_of_its_own_process(tmp_path):
+    """The second process loads the machine code of the first, whose functions are elsewhere in memory."""
+    environment = os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }  # fmt: skip
+    kept = []
+    for _ in range(2):
+        run = subprocess.run(
+            [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, check=True, text=True
+        )
+        assert run.stdout == "[[-1, -1, -1]]\n"
+        kept.append(sorted(path.name for path in tmp_path.glob("*-cache")))
+    assert kept[0] and kept[0] == kept[1]

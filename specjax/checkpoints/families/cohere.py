@@ -1,7 +1,7 @@
-"""Command R and Aya: both sub-layers read one layer norm without a bias.
+"""Command R and Aya: attention and feed-forward run in parallel on one layer norm without a bias.
 
-Rotary positions are in neighbouring dimensions. In Command R7B and A, three of four layers have
-windows, and only these have rotary positions.
+Rotary positions are interleaved: a pair is two neighbouring dimensions. In Command R7B and A, three
+of four layers have windows, and only these have rotary positions.
 """
 
 from ...models.config import ModelConfig
@@ -35,18 +35,22 @@ _OPTIONS = (
 )
 
 
+NO_POSITIONS = Rope(rotated=0.0)
+"""Layers without a window have no rotary positions."""
+
+
 def _read(options: dict, where: str) -> dict:
     bias = options["attention_bias"]
-    form = dict(norm="centred", normed="shared", parallel=True)
-    return form | dict(qkv_bias=bias, out_bias=bias, logit_scale=options["logit_scale"])
+    layer_form = dict(norm="centred", normed="shared", parallel=True)
+    return layer_form | dict(qkv_bias=bias, out_bias=bias, logit_scale=options["logit_scale"])
 
 
 def _read_cohere2(options: dict, where: str) -> dict:
     layers, window = options["num_hidden_layers"], options["sliding_window"]
     windows = read_windows(options, where, every(layers, window, options["sliding_window_pattern"]))
-    size = options["head_dim"] or options["hidden_size"] // options["num_attention_heads"]
-    local = read_rope(options, size, where, 10000.0, None)
-    return _read(options, where) | dict(windows=windows, rope=Rope(rotated=0.0), local_rope=local)
+    head_dim = options["head_dim"] or options["hidden_size"] // options["num_attention_heads"]
+    local = read_rope(options, head_dim, where, 10000.0, None)
+    return _read(options, where) | dict(windows=windows, rope=NO_POSITIONS, local_rope=local)
 
 
 def _write(config: ModelConfig) -> dict:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import ConfigError
-from .keys import Keys
+from .metadata import Metadata
 from .mixtures import (
     deepseek2,
     deepseek_type,
@@ -20,7 +20,7 @@ from .mixtures import (
 from .ropes import read_rope_options
 from .state_spaces import SSM_HEADS, mamba2_options, nemotron_h_options
 
-Options = Callable[[Keys], dict[str, Any]]
+Options = Callable[[Metadata], dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Architecture:
       nullable: options whose absence from a file stands for null, and not for the family's default.
     """
 
-    model_type: Callable[[Keys], str]
+    model_type: Callable[[Metadata], str]
     options: Options = lambda keys: {}
     pairs: bool = False
     norm_offset: float = 0.0
@@ -44,11 +44,11 @@ class Architecture:
     nullable: tuple[str, ...] = ()
 
 
-def _of(model_type: str) -> Callable[[Keys], str]:
+def _of(model_type: str) -> Callable[[Metadata], str]:
     return lambda keys: model_type
 
 
-def _llama(keys: Keys) -> dict[str, Any]:
+def _llama(keys: Metadata) -> dict[str, Any]:
     """Mixtral is a file of Llama with experts. Mistral's windows are not in the files."""
     bias = keys.has("attn_q.bias")
     experts = {"num_local_experts": keys.get("expert_count"), "num_experts_per_tok": keys.get("expert_used_count")}
@@ -62,7 +62,7 @@ def _gemma(largest: int) -> Options:
     A file does not say so: llama.cpp too knows the largest model by its layers.
     """
 
-    def read(keys: Keys) -> dict[str, Any]:
+    def read(keys: Metadata) -> dict[str, Any]:
         heads = keys.need("attention.head_count")
         width = keys.need("embedding_length") // heads
         size = width if keys.need("block_count") == largest else keys.count("attention.key_length") or width
@@ -78,26 +78,26 @@ def _gemma(largest: int) -> Options:
     return read
 
 
-def _phi3(keys: Keys) -> dict[str, Any]:
+def _phi3(keys: Metadata) -> dict[str, Any]:
     return {
         "sliding_window": keys.get("attention.sliding_window") or None,
         "original_max_position_embeddings": keys.get("rope.scaling.original_context_length"),
     }
 
 
-def _biased(keys: Keys) -> dict[str, Any]:
+def _biased(keys: Metadata) -> dict[str, Any]:
     return {"attention_bias": keys.has("attn_q.bias", "attn_qkv.bias")}
 
 
-def _gptneox(keys: Keys) -> dict[str, Any]:
+def _gptneox(keys: Metadata) -> dict[str, Any]:
     return {"use_parallel_residual": keys.get("use_parallel_residual"), "attention_bias": keys.has("attn_qkv.bias")}
 
 
-def _starcoder2(keys: Keys) -> dict[str, Any]:
+def _starcoder2(keys: Metadata) -> dict[str, Any]:
     return {"use_bias": keys.has("attn_q.bias"), "sliding_window": keys.get("attention.sliding_window") or None}
 
 
-def _qwen35(keys: Keys) -> dict[str, Any]:
+def _qwen35(keys: Metadata) -> dict[str, Any]:
     heads = keys.need("ssm.time_step_rank")
     return {
         "full_attention_interval": keys.get("full_attention_interval"),
@@ -110,12 +110,12 @@ def _qwen35(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _qwen35moe(keys: Keys) -> dict[str, Any]:
+def _qwen35moe(keys: Metadata) -> dict[str, Any]:
     shared = {"shared_expert_intermediate_size": keys.need("expert_shared_feed_forward_length")}
     return experts_of_qwen(keys) | _qwen35(keys) | shared
 
 
-def _granite(keys: Keys) -> dict[str, Any]:
+def _granite(keys: Metadata) -> dict[str, Any]:
     """A file turns rotary positions off with ``rope.scaling.finetuned``, which others ignore."""
     if keys.get("rope.scaling.finetuned") is False:
         raise ConfigError(f"{keys.where('rope.scaling.finetuned')} is false; granite needs rotary positions")
@@ -129,31 +129,31 @@ def _granite(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _plain_llama(keys: Keys) -> dict[str, Any]:
+def _plain_llama(keys: Metadata) -> dict[str, Any]:
     return {"attention_bias": keys.has("attn_q.bias"), "mlp_bias": keys.has("ffn_up.bias")}
 
 
-def _seed_oss(keys: Keys) -> dict[str, Any]:
+def _seed_oss(keys: Metadata) -> dict[str, Any]:
     return _plain_llama(keys) | {"attention_out_bias": keys.has("attn_output.bias")}
 
 
-def _cohere(keys: Keys) -> dict[str, Any]:
+def _cohere(keys: Metadata) -> dict[str, Any]:
     window = {"sliding_window": keys.get("attention.sliding_window")}
     return window | {"logit_scale": keys.get("logit_scale"), "attention_bias": keys.has("attn_q.bias")}
 
 
-def _windows(keys: Keys) -> dict[str, Any]:
+def _windows(keys: Metadata) -> dict[str, Any]:
     """The windows of layers, which the pattern lists; without it each fourth layer has none."""
-    window, listed = keys.get("attention.sliding_window") or None, keys.each("attention.sliding_window_pattern")
+    window, listed = keys.get("attention.sliding_window") or None, keys.per_layer("attention.sliding_window_pattern")
     kinds = ["sliding_attention" if local else "full_attention" for local in listed]
     return {"sliding_window": window, "layer_types": kinds if window and kinds else None}
 
 
-def _olmo2_type(keys: Keys) -> str:
+def _olmo2_type(keys: Metadata) -> str:
     return "olmo3" if keys.get("attention.sliding_window") else "olmo2"
 
 
-def _olmo2(keys: Keys) -> dict[str, Any]:
+def _olmo2(keys: Metadata) -> dict[str, Any]:
     """OLMo 3 stretches the positions of layers without a window only.
 
     Files repeat the factor of scores that YaRN implies, so it is left out.
@@ -166,7 +166,7 @@ def _olmo2(keys: Keys) -> dict[str, Any]:
     return _biased(keys) | _windows(keys) | {"rope_scaling": scaling or None, "rope_parameters": local}
 
 
-def _falcon(keys: Keys) -> dict[str, Any]:
+def _falcon(keys: Metadata) -> dict[str, Any]:
     return {
         "new_decoder_architecture": True,  # keys and values lie by key heads, as ``names`` turns them back
         "num_ln_in_parallel_attn": 2 if keys.has("attn_norm_2.weight") else 1,
@@ -174,8 +174,8 @@ def _falcon(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _lfm2(keys: Keys) -> dict[str, Any]:
-    kinds = ["full_attention" if heads else "conv" for heads in keys.each("attention.head_count_kv")]
+def _lfm2(keys: Metadata) -> dict[str, Any]:
+    kinds = ["full_attention" if heads else "conv" for heads in keys.per_layer("attention.head_count_kv")]
     return {
         "layer_types": kinds,
         "conv_L_cache": keys.need("shortconv.l_cache"),

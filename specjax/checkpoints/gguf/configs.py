@@ -6,7 +6,7 @@ from ...errors import ConfigError
 from ..families import FAMILIES, Family
 from ..json_fields import show
 from .architectures import ARCHITECTURES
-from .keys import Keys
+from .metadata import Metadata
 from .reader import GgufFile
 from .ropes import read_rope_options
 from .special_tokens import special_ids
@@ -18,7 +18,7 @@ _HARMLESS = (
     "vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type", "attention.causal",
     "attention.value_length", "expert_gating_func", "nextn_predict_layers", "rope.dimension_sections",
 )  # fmt: skip
-"""Keys that do not change the maths of the architectures here, beside those that are read.
+"""Metadata that do not change the maths of the architectures here, beside those that are read.
 
 Sections give pictures positions of their own. Texts have one.
 """
@@ -33,7 +33,7 @@ def read_gguf_config(file: GgufFile) -> dict[str, Any]:
     or that may change the maths.
     """
     name = architecture(file)
-    keys = Keys(file, name)
+    keys = Metadata(file, name)
     known = ARCHITECTURES[name]
     family = FAMILIES[known.model_type(keys)]
     layers = keys.need("block_count") - keys.count("nextn_predict_layers")
@@ -43,10 +43,10 @@ def read_gguf_config(file: GgufFile) -> dict[str, Any]:
         "num_attention_heads": keys.need(known.heads),
         "model_type": family.model_type,
         "num_hidden_layers": layers,
-        "intermediate_size": keys.part("feed_forward_length") or None,  # a mixture may have experts only
+        "intermediate_size": keys.common_size("feed_forward_length") or None,  # a mixture may have experts only
         "vocab_size": keys.rows("token_embd.weight"),
         "rms_norm_eps": keys.get("attention.layer_norm_rms_epsilon") or keys.get("attention.layer_norm_epsilon"),
-        "num_key_value_heads": keys.part("attention.head_count_kv") or keys.need(known.heads),
+        "num_key_value_heads": keys.common_size("attention.head_count_kv") or keys.need(known.heads),
         "head_dim": head_dim(keys, known.heads),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "dtype": "bfloat16",
@@ -72,7 +72,7 @@ def architecture(file: GgufFile) -> str:
     return name
 
 
-def head_dim(keys: Keys, count: str) -> int:
+def head_dim(keys: Metadata, count: str) -> int:
     """The dimensions of a head, as llama.cpp finds them. ``count`` is the key of the heads.
 
     Raises ConfigError for more heads than dimensions.

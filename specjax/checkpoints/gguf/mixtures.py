@@ -3,13 +3,13 @@
 from typing import Any
 
 from ...errors import ConfigError
-from .keys import Keys
+from .metadata import Metadata
 
 _SIGMOID = 2
 """The value of ``expert_gating_func`` for DeepSeek-V3's scores."""
 
 
-def experts_of_qwen(keys: Keys) -> dict[str, Any]:
+def experts_of_qwen(keys: Metadata) -> dict[str, Any]:
     return {
         "num_experts": keys.need("expert_count"),
         "num_experts_per_tok": keys.need("expert_used_count"),
@@ -18,13 +18,13 @@ def experts_of_qwen(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _expert_width(keys: Keys) -> int | None:
+def _expert_width(keys: Metadata) -> int | None:
     """The width of an expert. Files of before 2025 have it in the shape of a tensor only."""
     tensor = next((x for name, x in keys.file.tensors.items() if name.endswith("ffn_gate_exps.weight")), None)
     return None if tensor is None else tensor.get_shape()[1]
 
 
-def qwen2moe(keys: Keys) -> dict[str, Any]:
+def qwen2moe(keys: Metadata) -> dict[str, Any]:
     shared = keys.get("expert_shared_feed_forward_length")
     if shared is None and keys.has("ffn_gate_shexp.weight"):
         shared = next(x.get_shape()[0] for name, x in keys.file.tensors.items() if name.endswith("gate_shexp.weight"))
@@ -32,11 +32,11 @@ def qwen2moe(keys: Keys) -> dict[str, Any]:
     return experts_of_qwen(keys) | own
 
 
-def qwen3moe(keys: Keys) -> dict[str, Any]:
+def qwen3moe(keys: Metadata) -> dict[str, Any]:
     return experts_of_qwen(keys) | {"norm_topk_prob": True}
 
 
-def gpt_oss(keys: Keys) -> dict[str, Any]:
+def gpt_oss(keys: Metadata) -> dict[str, Any]:
     """YaRN without rounded ends, as in the published models; a file does not say so."""
     scaling = keys.get("rope.scaling.type") == "yarn"
     table = {
@@ -55,7 +55,7 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _grouped(keys: Keys) -> dict[str, Any]:
+def _grouped(keys: Metadata) -> dict[str, Any]:
     """The options of experts that are routed in groups."""
     groups, kept = keys.count("expert_group_count"), keys.count("expert_group_used_count")
     if not groups and keys.get("expert_count") == 256:
@@ -74,11 +74,11 @@ def _grouped(keys: Keys) -> dict[str, Any]:
     }
 
 
-def deepseek_type(keys: Keys) -> str:
+def deepseek_type(keys: Metadata) -> str:
     return "deepseek_v3" if keys.get("expert_gating_func") == _SIGMOID else "deepseek_v2"
 
 
-def deepseek2(keys: Keys) -> dict[str, Any]:
+def deepseek2(keys: Metadata) -> dict[str, Any]:
     """Later files have the sizes of the compressed rows under the names of keys and values."""
     rotated = keys.need("rope.dimension_count")
     whole = keys.count("attention.key_length_mla") or keys.need("attention.key_length")
@@ -98,11 +98,11 @@ def deepseek2(keys: Keys) -> dict[str, Any]:
     }
 
 
-def glm4moe(keys: Keys) -> dict[str, Any]:
+def glm4moe(keys: Metadata) -> dict[str, Any]:
     return _grouped(keys) | {"use_qk_norm": keys.has("attn_q_norm.weight")}
 
 
-def ernie_moe(keys: Keys) -> dict[str, Any]:
+def ernie_moe(keys: Metadata) -> dict[str, Any]:
     keys.get("expert_shared_feed_forward_length")  # the conversion divides a width by the key heads
     return {
         "moe_num_experts": keys.need("expert_count"),
@@ -114,7 +114,7 @@ def ernie_moe(keys: Keys) -> dict[str, Any]:
     }
 
 
-def minimax(keys: Keys) -> dict[str, Any]:
+def minimax(keys: Metadata) -> dict[str, Any]:
     return {
         "num_local_experts": keys.need("expert_count"),
         "num_experts_per_tok": keys.need("expert_used_count"),

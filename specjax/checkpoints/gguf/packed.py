@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..packed.stored import Part, Stored
-from .blocks import KINDS
+from .block_types import BLOCK_TYPES
 
 TYPES = (
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
@@ -54,7 +54,7 @@ class PackedTensor(View):
         self._kind = kind
         self._shape = shape
         self._data = data
-        if kind in KINDS:
+        if kind in BLOCK_TYPES:
             self.stored = self._numbers_and_scales()
 
     def get_shape(self) -> list[int]:
@@ -70,7 +70,7 @@ class PackedTensor(View):
         return dequantize(self._data[tuple(rows)], GGMLQuantizationType[self._kind])[..., columns]
 
     def _numbers_and_scales(self) -> Stored:
-        kind = KINDS[self._kind]
+        kind = BLOCK_TYPES[self._kind]
         *rows, inputs = self._shape
 
         def part(width: int, dtype: str, read: Callable[[np.ndarray], np.ndarray]) -> Part:

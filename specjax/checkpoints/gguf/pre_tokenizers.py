@@ -17,7 +17,7 @@ _QWEN35 = (
     rf"(?i:{_CONTRACTION})|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_ENDS}"
 )
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_CASES = [rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}{often}" for often in (f"*{_LOWER}+", f"+{_LOWER}*")]
+_CASES = [rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"]
 _O200K_END = rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_ENDS}"
 _O200K = "|".join([*(f"{case}(?i:{_CONTRACTION})?" for case in _CASES), r"\p{N}{1,3}", _O200K_END])
 _TEKKEN = "|".join([*_CASES, r"\p{N}", _O200K_END])
@@ -41,8 +41,8 @@ class PreTokenizer:
     Attributes:
       splits: expressions that split the text one after another.
       nfc: whether the text is composed first (Unicode NFC).
-      whole: whether a part that is a token needs no merges.
-      bos: whether a text begins with the token of its begin, where the file does not say.
+      whole: whether a part that is itself a token is kept without merges (``ignore_merges``).
+      bos: whether a text begins with the BOS token, if the file does not say.
     """
 
     splits: tuple[str, ...]
@@ -51,16 +51,14 @@ class PreTokenizer:
     bos: bool = False
 
 
-_LLAMA3 = PreTokenizer((_CL100K,), whole=True, bos=True)
-_DIGITS = PreTokenizer((r"\p{N}", _GPT2))
 _KINDS = {
     PreTokenizer((_GPT2,)): "default gpt-2 gpt2 phi-2 mpt jais",
     PreTokenizer((_GPT2,), nfc=True): "olmo",
-    _LLAMA3: "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral",
+    PreTokenizer((_CL100K,), whole=True, bos=True): "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral",
     PreTokenizer((_CL100K,)): "dbrx smaug-bpe glm4 chatglm-bpe lfm2",
     PreTokenizer((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]")): "falcon",
     PreTokenizer((_BLOOM,)): "bloom",
-    _DIGITS: "starcoder refact command-r smollm codeshell exaone",
+    PreTokenizer((r"\p{N}", _GPT2)): "starcoder refact command-r smollm codeshell exaone",
     PreTokenizer((_QWEN2,), nfc=True): "qwen2 deepseek-r1-qwen stablelm2 megrez",
     PreTokenizer((_SEED,)): "seed-coder",
     PreTokenizer((_QWEN35,), nfc=True): "qwen35",

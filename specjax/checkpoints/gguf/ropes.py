@@ -7,13 +7,13 @@ import numpy as np
 
 from ...errors import ConfigError
 from ..json_fields import show
-from .keys import Keys, shortest
+from .metadata import Metadata, shortest
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """The options of all published models with this scaling. A file has the divisors only."""
 
 
-def read_rope_options(keys: Keys, head_dim: int) -> dict[str, Any]:
+def read_rope_options(keys: Metadata, head_dim: int) -> dict[str, Any]:
     """``rope_theta``, ``rope_scaling`` (None for none) and ``partial_rotary_factor``.
 
     Raises ConfigError for a kind of scaling that is not supported.
@@ -24,7 +24,7 @@ def read_rope_options(keys: Keys, head_dim: int) -> dict[str, Any]:
     return {"rope_theta": theta or None, "rope_scaling": scaling, "partial_rotary_factor": _fraction(rotated, head_dim)}
 
 
-def _scaling(keys: Keys) -> dict[str, Any] | None:
+def _scaling(keys: Metadata) -> dict[str, Any] | None:
     """The scaling that the metadata name."""
     kind = keys.get("rope.scaling.type")
     factor = keys.number("rope.scaling.factor") or keys.number("rope.scale_linear") or 1.0
@@ -50,7 +50,7 @@ def _scaling(keys: Keys) -> dict[str, Any] | None:
     return options | ({"attention_factor": scale} if scale else {})
 
 
-def _divisors(keys: Keys, theta: float, rotated: int) -> dict[str, Any] | None:
+def _divisors(keys: Metadata, theta: float, rotated: int) -> dict[str, Any] | None:
     """The scaling that ``rope_freqs.weight`` gives, the divisor of each frequency."""
     if not keys.has("rope_freqs.weight"):
         return None

@@ -4,14 +4,14 @@ from typing import Any
 
 import numpy as np
 
-from .keys import Keys
+from .metadata import Metadata
 from .packed import Flat, Mapped, WithAxis
 
 SSM_HEADS = "ssm.time_step_rank"
 """The key of the number of heads of a state space."""
 
 
-def mamba2_options(keys: Keys) -> dict[str, Any]:
+def mamba2_options(keys: Metadata) -> dict[str, Any]:
     heads, width = keys.need(SSM_HEADS), keys.need("ssm.inner_size")
     return _shared(keys) | {
         "head_dim": width // heads,
@@ -20,10 +20,10 @@ def mamba2_options(keys: Keys) -> dict[str, Any]:
     }
 
 
-def nemotron_h_options(keys: Keys) -> dict[str, Any]:
+def nemotron_h_options(keys: Metadata) -> dict[str, Any]:
     """A layer has key heads, or a feed-forward, or else a state space, and no rotary positions."""
     heads, width = keys.need(SSM_HEADS), keys.need("ssm.inner_size")
-    sizes = zip(keys.each("attention.head_count_kv"), keys.each("feed_forward_length"))
+    sizes = zip(keys.per_layer("attention.head_count_kv"), keys.per_layer("feed_forward_length"))
     return _shared(keys) | {
         "layers_block_type": ["attention" if heads else "mlp" if units else "mamba" for heads, units in sizes],
         "mamba_num_heads": heads,
@@ -34,7 +34,7 @@ def nemotron_h_options(keys: Keys) -> dict[str, Any]:
     }
 
 
-def _shared(keys: Keys) -> dict[str, Any]:
+def _shared(keys: Metadata) -> dict[str, Any]:
     return {
         "n_groups": keys.need("ssm.group_count"),
         "conv_kernel": keys.need("ssm.conv_kernel"),

@@ -7,6 +7,7 @@ weights fill the processor's caches that takes 0.4 ms, the kernel 0.05 ms.
 import ctypes
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,8 +19,8 @@ _ROUTINE = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p, ctypes.c_int64, ctypes.c_in
 _VIEWS = 256
 """The arrays that are kept: a program has its operands in the same places in each round."""
 
-_routines: dict[Callable, ctypes._CFuncPtr] = {}
-"""The C functions of the host's functions. Programs hold their addresses, so they live for ever."""
+_routines: dict[str, Any] = {}
+"""The C functions of the host's functions, by the names of their kernels."""
 
 
 def fits() -> bool:
@@ -28,13 +29,20 @@ def fits() -> bool:
 
 
 def call_host(function: Callable, result: jax.ShapeDtypeStruct, asked: jax.Array) -> jax.Array:
-    """The array that ``function(asked, answer)`` writes, see ``core.host_call.ask_host``."""
+    """The array that ``function(asked, answer)`` writes, see ``core.ask_host``."""
     from . import host_call_llvm, llvm  # need llvmlite
 
-    routine = _routines.setdefault(function, _routine(function, np.dtype(result.dtype)))
-    address = ctypes.cast(routine, ctypes.c_void_p).value
-    name = llvm.register(host_call_llvm.host_call)
-    return jax.ffi.ffi_call(name, result, vmap_method="sequential")(asked, address=address)
+    # The name is the same in each process, so that compiled programs may be kept on disk.
+    name = "_".join([*function.__module__.split("."), function.__name__, np.dtype(result.dtype).name])
+    if name not in _routines:
+        _routines[name] = _routine(function, np.dtype(result.dtype))
+    kernel = llvm.register(host_call_llvm.host_call, name)
+    return jax.ffi.ffi_call(kernel, result, vmap_method="sequential")(asked)
+
+
+def address_of(name: str) -> int:
+    """The address of a C function."""
+    return ctypes.cast(_routines[name], ctypes.c_void_p).value or 0
 
 
 def _routine(function: Callable, dtype: np.dtype):
@@ -47,5 +55,5 @@ def _routine(function: Callable, dtype: np.dtype):
 
 
 @functools.lru_cache(_VIEWS)
-def _view(address: int, rows: int, columns: int, of: type) -> np.ndarray:
+def _view(address: int, rows: int, columns: int, of: Any) -> np.ndarray:
     return np.frombuffer((of * (rows * columns)).from_address(address), of).reshape(rows, columns)

@@ -2,11 +2,12 @@
 
 from llvmlite import ir
 
+from .host_call import address_of
 from .llvm import I64, OPERAND, POINTER, RESULT, VOID, Call
 
 
-def host_call(name: str) -> Call:
-    """The kernel: calls the function whose address is the attribute.
+def host_call(name: str, routine: str) -> Call:
+    """The kernel: calls a C function, see ``host_call.address_of``.
 
     Its arguments are the numbers, the rows and the columns of the operand, then of the result.
     """
@@ -15,6 +16,6 @@ def host_call(name: str) -> Call:
     for kind in (OPERAND, RESULT):
         arguments += [call.data(kind, 0), call.size(kind, 0, 0), call.size(kind, 0, 1)]
     kind = ir.FunctionType(VOID, [POINTER, I64, I64] * 2)
-    call.build.call(call.build.inttoptr(call.attribute(), kind.as_pointer()), arguments)
+    call.build.call(call.build.inttoptr(I64(address_of(routine)), kind.as_pointer()), arguments)
     call.build.ret(POINTER(None))
     return call

@@ -26,8 +26,10 @@ GATHERING, TRAINING = 0.4, 0.4
 _TIMED = 4
 """The steps that are timed. The first, which is compiled, does not count."""
 
-_CONTEST = 1.2
-"""The steps of all trainings of a contest of two, over those of the longest one."""
+
+def _full_trainings(count: int) -> float:
+    """The most steps of a contest of ``count`` candidates, over those of one whole training."""
+    return 1 if count == 1 else 0.6 * count
 
 
 def time_step(trial: Trial, name: str) -> float:
@@ -71,9 +73,9 @@ def plan_steps(trial: Trial, names: Sequence[str], tokens: int, seconds: float |
         steps[name] = PASSES * tokens // (recipe.batch * recipe.length)
         if seconds is not None:
             step = time_step(trial, name)
-            share = seconds / (1 if len(names) == 1 else _CONTEST * len(names) / 2)
-            steps[name] = min(steps[name], int(share / step))
+            trainings = _full_trainings(len(names))
+            steps[name] = min(steps[name], int(seconds / trainings / step))
             if steps[name] < LEAST_STEPS:
-                hours = LEAST_STEPS * step / share * seconds / TRAINING / 3600
+                hours = LEAST_STEPS * step * trainings / TRAINING / 3600
                 raise RequestError(f"the time is too short to train {name}; give --hours {hours:.1f} or more")
     return steps

@@ -6,9 +6,9 @@ from typing import Any
 
 from ...models.config import ModelConfig
 
-_SHARE, _ROUND = 10, 1024
-"""A trained head drafts the most frequent tokens, a tenth of the vocabulary in multiples of 1,024,
-and at least four times as many. Fewer tokens make its output matrix cheaper."""
+_VOCABULARY_SHARE, _MULTIPLE = 10, 1024
+"""A trained head drafts only the most frequent tokens: a tenth of the vocabulary, rounded down to a
+multiple of 1,024, and at least 4,096. Fewer tokens make its output matrix cheaper."""
 
 _BATCH = 8
 _LENGTH = 256
@@ -63,7 +63,7 @@ def _head_cost(layers: int, outputs: Callable[[ModelConfig], int]) -> Callable[[
 
 
 def _frequent(config: ModelConfig) -> int:
-    return min(config.vocab_size, max(config.vocab_size // (_SHARE * _ROUND), 4) * _ROUND)
+    return min(config.vocab_size, max(config.vocab_size // (_VOCABULARY_SHARE * _MULTIPLE), 4) * _MULTIPLE)
 
 
 def _all(config: ModelConfig) -> int:

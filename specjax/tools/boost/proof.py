@@ -13,8 +13,13 @@ from ..evaluate.suites import Question, Suite
 from ..evaluate.suites.suite import Row
 
 TEMPERATURES = (0.0, 0.7, 1.0)
+"""The temperatures of use."""
+
 BATCHES = (1, 8)
+"""The rows of batches whose speed is measured."""
+
 _SAMPLES = 256
+"""The draws after each prompt by which the law is tested."""
 
 HELD_OUT = Suite(
     name="held-out",
@@ -50,9 +55,10 @@ def prove(
 ) -> dict[str, Any]:
     """The reports of ``evaluate.benchmark`` by suite and temperature, an object for JSON.
 
-    Each has the speed-up of the choice by task with its interval, greedy texts that differ from
-    plain decoding, the p-value that sampled texts have its law, and the speed at the sizes of
-    ``BATCHES``. An interrupted proof goes on in ``directory``.
+    A report has the speed-up of the choice by task with its interval. It lists greedy texts that
+    differ from plain decoding. For the first suite it also has the p-value that sampled texts have
+    the target's law, and the speed at the sizes of ``BATCHES``. An interrupted proof goes on in
+    ``directory``.
 
     Args:
       choice: a choice of ``tuning.choose``.
@@ -67,11 +73,11 @@ def prove(
             options = dict(draft=draft, max_new_tokens=tokens, temperature=temperature) | choice["options"]
             run = run_suite(target, suite, questions, [choice["method"]], where, progress=progress, **options)
             is_first = suite is suites[0][0]
-            further = read_or_measure(
+            measurements = read_or_measure(
                 run,
                 where,
                 batches=BATCHES if is_first else (),
                 samples=_SAMPLES if is_first and temperature else 0,
             )
-            reports.setdefault(suite.name, {})[f"{temperature:g}"] = make_report(run, suite, questions, further)
+            reports.setdefault(suite.name, {})[f"{temperature:g}"] = make_report(run, suite, questions, measurements)
     return reports

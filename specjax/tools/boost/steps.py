@@ -118,7 +118,7 @@ class _Work:
         free = [name for name in forecast["promising"] if not CANDIDATES[name].is_trained]
         curves |= {name: self._measure(trial, name) for name in free}
         measured = {name: curve[-1] for name, curve in curves.items() if curve}
-        drafts = {name: self._load(trial, name) for name in trained if self._is_last(curves, name)}
+        drafts = {name: self._load(trial, name) for name in trained if self._was_finished(curves, name)}
         measured = {name: one for name, one in measured.items() if name in drafts or name in free}
         # 4. The method, the shape of its drafts, and their temperature.
         tuned = self.journal.do("tuning", lambda: self._choose(drafts, measured, trial))
@@ -127,8 +127,7 @@ class _Work:
         self.say(f"the choice: {_describe(best)}, {best['speedup']:.2f} times plain decoding on held-out prompts")
         if best["speedup"] <= 1:
             return self._write(self._plain("nothing is faster than plain decoding here"), None, curves, {}, tuned)
-        inputs = best, draft, trial.prompts, trial.tokens
-        best = self.journal.do("draft temperature", lambda: choose_draft_temperature(self.target, *inputs))
+        best = self.journal.do("draft temperature", lambda: self._choose_temperature(tuned[0], draft, trial))
         # 5. The proof.
         held_out = read_held_out(files.held_out)[_TRIED:]
         suites = [(dataclasses.replace(HELD_OUT, chat=trial.chat), held_out), *self.suites]
@@ -217,7 +216,7 @@ class _Work:
         return [measured]
 
     @staticmethod
-    def _is_last(curves: dict[str, list[Measured]], name: str) -> bool:
+    def _was_finished(curves: dict[str, list[Measured]], name: str) -> bool:
         """Whether the candidate was trained to the end."""
         return len(curves[name]) == max(len(curve) for curve in curves.values())
 
@@ -227,6 +226,9 @@ class _Work:
     def _choose(self, drafts: dict, measured: dict[str, Measured], trial: Trial) -> list[dict]:
         costs = self.journal.directory / _COSTS
         return choose(self.target, drafts, measured, trial.prompts, trial.tokens, costs)
+
+    def _choose_temperature(self, best: dict, draft, trial: Trial) -> dict:
+        return choose_draft_temperature(self.target, best, draft, trial.prompts, trial.tokens)
 
     def _prove(self, best: dict, draft, suites, where: Path) -> dict[str, Any]:
         show = lambda done, of: self.progress("proof", done / of)

@@ -1,6 +1,7 @@
 """Texts to learn from: prompts, and what the target writes after them."""
 
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -166,7 +167,7 @@ def _read_block(engine: Engine, asking: Asking, start: int, size: int) -> list[t
     """The next prompts with their numbers. A question that was written badly is None."""
     if asking.prompts is not None:
         return list(enumerate(asking.prompts))[start : start + size]
-    return [pair for pair, _ in zip(write_questions(engine, asking.seed, start), range(size))]
+    return list(itertools.islice(write_questions(engine, asking.seed, start), size))
 
 
 def _is_in(prompt, sequences: set) -> bool:

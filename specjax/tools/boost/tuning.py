@@ -13,6 +13,9 @@ from ..tune.auto import tune_auto
 from .candidates import CANDIDATES
 from .contest import MOST_DRAFTED, Measured
 
+_PLAIN = -1
+"""The key of plain decoding among the choices."""
+
 _FINALISTS = 3
 """The kinds whose lengths are timed."""
 
@@ -63,13 +66,13 @@ def choose(
         tune_auto(target, draft, file=costs, batches=_BATCHES, anew=not costs.exists())
         auto = {"method": "auto", "draft": trained[0] if trained else None, "options": {"costs": str(costs)}}
         choices.append(auto)
-    generators = {-1: Generator(target, "none")}
+    generators = {_PLAIN: Generator(target, "none")}
     for i, choice in enumerate(choices):
         draft = drafts.get(choice["draft"])
         generators[i] = Generator(target, choice["method"], draft, **choice["options"])
     _share_capacity(generators, prompts, tokens)
     runs = alternate_runs(generators, list(prompts), tokens, 1, lambda done, of: None)
-    plain = seconds_of(runs[-1])
+    plain = seconds_of(runs[_PLAIN])
     for i, choice in enumerate(choices):
         seconds = seconds_of(runs[i])
         choice |= {"speedup": float(rate(plain, seconds)), "interval": interval(rate, plain, seconds)}
@@ -77,10 +80,14 @@ def choose(
 
 
 def best_first(choices: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The timed choices, the fastest first, but before it method auto if it is nearly as fast."""
+    """The timed choices, the fastest first. Method auto comes before it if it is nearly as fast."""
     fastest = max(choice["speedup"] for choice in choices)
-    is_steady = lambda choice: choice["method"] == "auto" and choice["speedup"] >= _NEAR * fastest
-    return sorted(choices, key=lambda choice: (not is_steady(choice), -choice["speedup"]))
+
+    def rank(choice: dict[str, Any]) -> tuple[bool, float]:
+        is_steady = choice["method"] == "auto" and choice["speedup"] >= _NEAR * fastest
+        return not is_steady, -choice["speedup"]
+
+    return sorted(choices, key=rank)
 
 
 def choose_draft_temperature(

@@ -13,6 +13,7 @@ from ...checkpoints.heads import choose_head
 from ...checkpoints.load import LanguageModel
 from ...core.stats import total
 from ...drafters import check_drafts, make_drafter, needs_of, own_options
+from ...drafters.auto.resting import can_rest
 from ...errors import RequestError
 from ...heads.base import Head
 from ...loop.drafter import Models, Nothing, TrainedHead
@@ -138,11 +139,20 @@ def select_options(method: str, options: dict) -> dict:
 
 
 def select_drafts(method: str, drafts: tuple) -> tuple:
-    """The drafts that a method can use: language models, or heads of its kind."""
+    """The drafts that a method can use: language models, or heads of its kind.
+
+    Method auto uses a head where there is no language model.
+    """
     needs = needs_of(method)
+    heads = [draft for draft in drafts if isinstance(draft, Head)]
     if isinstance(needs, TrainedHead):
-        return tuple(draft for draft in drafts if isinstance(draft, Head) and draft.config.kind == needs.kind)
-    return tuple(draft for draft in drafts if isinstance(draft, LanguageModel)) if isinstance(needs, Models) else ()
+        return tuple(head for head in heads if head.config.kind == needs.kind)
+    if not isinstance(needs, Models):
+        return ()
+    models = tuple(draft for draft in drafts if isinstance(draft, LanguageModel))
+    if models or not needs.heads:
+        return models
+    return tuple(head for head in heads if can_rest(head.config))[: needs.most]
 
 
 def interval(statistic: Callable, *samples) -> list[float] | None:

@@ -1,1 +1,1 @@
-"""Online training of a head, from features that verification computes."""
+"""Heads that train while their target decodes."""

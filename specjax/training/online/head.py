@@ -1,20 +1,17 @@
 """A head that learns between the calls of its generator, beside a training of the target."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from ...core.feature_record import FeatureRecording
 from ...errors import NumericsError, RequestError
 from ...heads import Eagle3Head
 from ...text.drafts import module_of
 from ...text.generator import Generator
-from ..loop import make_step, place_parameters
 from ..recipe import Recipe, make_recipe
-from ..run import cast, cast_target, make_loss
+from ..run import cast_target
 from .batches import choose_windows
 from .feature_windows import RecordedFeatures
+from .head_training import HeadTraining
 
 
 class OnlineHead:
@@ -57,12 +54,7 @@ class OnlineHead:
         self.generator = generator
         self.step = 0
         self.recorded = generator.session.log = RecordedFeatures(recipe.length, FeatureRecording(tokens), most)
-        self._graph, params, self._rest = nnx.split(cast(module, "float32"), nnx.Param, ...)
-        optimizer = recipe.optimizer.make(recipe.steps)
-        self._params = place_parameters(params, None)
-        self._state = jax.jit(optimizer.init)(self._params)
-        self._update = make_step(self._graph, make_loss(recipe), optimizer)
-        self._dtypes = jax.tree.map(lambda x: x.dtype, module)
+        self._training = HeadTraining(module, recipe)
 
     def learn(self, steps: int) -> list[float]:
         """Trains ``steps`` steps on the recorded windows, and hands the head to the generator.
@@ -74,11 +66,9 @@ class OnlineHead:
         losses = []
         for _ in range(steps):
             batch = (*choose_windows(self.recorded, self.recipe, self.step), np.uint32(self.step))
-            self._params, self._state, loss, _ = self._update(self._params, self._state, self._rest, batch, (target,))
-            losses.append(float(loss))
+            losses.append(self._training.step(batch, target))
             self.step += 1
         if not np.isfinite(losses).all():
             raise NumericsError(f"loss {losses} of the head is not finite; try a lower rate")
-        head = nnx.merge(self._graph, self._params, self._rest)
-        self.generator.update(draft=jax.tree.map(lambda x, dtype: jnp.array(x, dtype), head, self._dtypes))
+        self.generator.update(draft=self._training.head)
         return losses

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from ...engine.engine import Engine
 from ...engine.handle import Handle
@@ -18,10 +17,10 @@ from ...heads.training_forward import read_target, unroll
 from ...models.decoder import Decoder
 from ...text.drafts import module_of
 from ...text.result import Result
-from ..loop import make_step, place_parameters
 from ..losses import weighted_mean
 from ..recipe import Recipe, make_recipe
-from ..run import cast, cast_target, make_loss
+from ..run import cast, cast_target
+from .head_training import HeadTraining
 
 RECIPE = {
     "kind": "eagle3", "batch": 4, "length": 128, "loss": {"steps": 3}, "steps": 10**6,
@@ -59,6 +58,7 @@ class Learner:
       share: the share of the time in which the thread computes, above 0 and at most 1.
       windows: the most windows in memory.
       say: called with a line at each swap.
+      recipe: the recipe of the training; by default ``RECIPE``.
 
     Attributes:
       steps: the steps so far.
@@ -86,17 +86,14 @@ class Learner:
         self.steps = self.swaps = 0
         self.head = self._first = module
         self._engine, self._share, self._say = engine, share, say
-        self._learnt: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=windows)
+        self._windows: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=windows)
         self._held_out: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=_COMPARED)
         self._texts = 0
         self._is_over = threading.Event()
         self._target = cast_target(engine.target.model)
-        self._graph, _, self._rest = nnx.split(cast(module, "float32"), nnx.Param, ...)
-        self._optimizer = self.recipe.optimizer.make(self.recipe.steps)
-        self._update = make_step(self._graph, make_loss(self.recipe), self._optimizer)
+        self._training = HeadTraining(module, self.recipe)
         steps = self.recipe.loss.steps
         self._measure = jax.jit(lambda head, texts, learnt: expected_length(head, self._target, texts, learnt, steps))
-        self._begin(module)
         self._thread = threading.Thread(target=self._work, name="specjax learner", daemon=True)
 
     def __enter__(self) -> "Learner":
@@ -120,18 +117,12 @@ class Learner:
         learnt = np.zeros(length + 2, bool)
         learnt[max(len(text) - len(result.token_ids), 0) : len(text)] = True
         self._texts += 1
-        (self._learnt if self._texts % _HELD_OUT else self._held_out).append((window, learnt))
-
-    def _begin(self, module: nnx.Module) -> None:
-        """Continues the training from a head, with a new state of the optimizer."""
-        _, params, _ = nnx.split(cast(module, "float32"), nnx.Param, ...)
-        self._params = place_parameters(params, None)
-        self._state = jax.jit(self._optimizer.init)(self._params)
+        (self._windows if self._texts % _HELD_OUT else self._held_out).append((window, learnt))
 
     def _work(self) -> None:
         pause = 0.1
         while not self._is_over.wait(pause):
-            if len(self._learnt) < self.recipe.batch or not self._held_out:
+            if len(self._windows) < self.recipe.batch or not self._held_out:
                 continue
             began = time.perf_counter()
             try:
@@ -143,35 +134,37 @@ class Learner:
 
     def learn(self) -> None:
         """Makes a step, and compares the heads after every few steps."""
-        rows = np.random.default_rng((self.recipe.seed, self.steps)).integers(len(self._learnt), size=self.recipe.batch)
-        windows, learnt = map(np.stack, zip(*(self._learnt[row] for row in rows.tolist())))
-        batch = windows, learnt, np.uint32(self.steps)
-        self._params, self._state, value, _ = self._update(
-            self._params, self._state, self._rest, batch, (self._target,)
+        rows = np.random.default_rng((self.recipe.seed, self.steps)).integers(
+            len(self._windows), size=self.recipe.batch
         )
+        windows, learnt = map(np.stack, zip(*(self._windows[row] for row in rows.tolist())))
+        batch = windows, learnt, np.uint32(self.steps)
+        loss = self._training.step(batch, self._target)
         self.steps += 1
-        if not np.isfinite(float(value)):
-            self._begin(self.head)
+        if not np.isfinite(loss):
+            self._training.begin(self.head)
         elif self.steps % _EVERY == 0:
             self._compare()
 
     def _compare(self) -> None:
         """Lets the best head on the held-out windows serve."""
         windows, learnt = map(np.stack, zip(*tuple(self._held_out)))  # the engine may add one meanwhile
-        dtypes = jax.tree.map(lambda x: x.dtype, self.head)
-        trained = nnx.merge(self._graph, self._params, self._rest)
-        trained = jax.tree.map(lambda x, dtype: jnp.array(x, dtype), trained, dtypes)
-        trained_length, serving, first = (
+        trained = self._training.head
+        trained_length, serving_length, first_length = (
             float(self._measure(cast(head, "float32"), windows, learnt)) for head in (trained, self.head, self._first)
         )
-        best, length = max((trained, trained_length), (self._first, first), key=lambda pair: pair[1])
-        if length > serving + _BETTER:
+        best, best_length = trained, trained_length
+        if first_length > trained_length:
+            best, best_length = self._first, first_length
+        if best_length > serving_length + _BETTER:
             self._engine.update(draft=best)
             self.head = best
             self.swaps += 1
-            self._say(f"the head of {self.steps} steps serves: {serving:.2f} to {length:.2f} tokens a round")
-        if trained_length < max(first, serving) - _BETTER:
-            self._begin(self.head)
+            self._say(
+                f"the head of {self.steps} steps serves: {serving_length:.2f} to {best_length:.2f} tokens a round"
+            )
+        if trained_length < max(first_length, serving_length) - _BETTER:
+            self._training.begin(self.head)
 
 
 def expected_length(head: Eagle3Head, target: Decoder, windows: jax.Array, learnt: jax.Array, steps: int) -> jax.Array:

@@ -9,7 +9,7 @@ from support.gguf_cases import raw_config
 from support.gguf_files import random_tensors, write_gguf
 
 from specjax.checkpoints import placement
-from specjax.checkpoints.gguf.blocks import KINDS
+from specjax.checkpoints.gguf.block_types import BLOCK_TYPES
 from specjax.checkpoints.gguf.packed import TYPES, PackedTensor, Reordered
 from specjax.checkpoints.packed.stored import in_one_form
 from specjax.checkpoints.placement import Placement
@@ -22,7 +22,7 @@ def random_tensor(kind: str, rows: int = 6, blocks: int = 2) -> PackedTensor:
     """Random bytes. Those of float16 scales are finite."""
     numbers, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
     data = np.random.default_rng(size).integers(0, 256, (rows, blocks, size), np.uint8)
-    places = np.dtype(KINDS[kind].fields).fields
+    places = np.dtype(BLOCK_TYPES[kind].fields).fields
     for name in {"d", "m"} & places.keys():
         data[..., places[name][1] + 1] = data[..., places[name][1] + 1] & 0xBF
     return PackedTensor(kind, [rows, blocks * numbers], data.reshape(rows, -1))
@@ -39,7 +39,7 @@ def read(*indices):
     return (slice(*indices[:2]), slice(*indices[2:]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BLOCK_TYPES)
 def test_the_numbers_are_those_of_the_package(kind):
     tensor = random_tensor(kind)
     stored = tensor.stored
@@ -52,7 +52,7 @@ def test_the_numbers_are_those_of_the_package(kind):
 
 
 def test_every_packed_type_keeps_its_numbers():
-    assert set(KINDS) == set(TYPES) - {"F32", "F16", "BF16"}
+    assert set(BLOCK_TYPES) == set(TYPES) - {"F32", "F16", "BF16"}
 
 
 def test_rows_in_another_order():

@@ -12,12 +12,14 @@ from rich.console import Console
 from support.models import TINY, byte_tokenizer, language_model, tiny_model
 from support.reference import continue_greedily
 
-from specjax import Generator, LanguageModel, RequestError
+from specjax import Generator, LanguageModel, RequestError, load
+from specjax.checkpoints.heads import load_drafter
 from specjax.checkpoints.load import load_tokenizer
 from specjax.core.stats import Stats
 from specjax.text.result import Result
 from specjax.tools.evaluate import compare, datasets, edit_prompts, held_out_prompts, read_prompts, report
 from specjax.tools.evaluate import comparison as runner
+from specjax.tools.evaluate.comparison import make_generators, select_drafts
 from specjax.tools.evaluate.fidelity import difference as find_difference
 from specjax.tools.evaluate.fidelity import fidelity, logits_after
 
@@ -193,6 +195,18 @@ def test_totals_over_prompts_and_medians_over_repeats(target):
     assert summary["tokens_per_second"] == pytest.approx(12 / 6)
     assert summary["spec_bench_tokens_per_second"] == pytest.approx((4 / 2 + 8 / 4) / 2)
     assert runner._summarise("none", runs[:1], runs[:1], target)["tokens_per_second_interval"] is None
+
+
+def test_a_head_drafts_for_its_own_method_and_for_auto():
+    pair = load("tiny-python", dtype="float32")
+    eagle, medusa = (load_drafter(f"tiny-python-{kind}", pair) for kind in ("eagle3", "medusa"))
+    assert select_drafts("eagle3", (medusa, eagle)) == (eagle,)
+    assert select_drafts("auto", (medusa, eagle)) == (eagle,)  # a Medusa head may not rest
+    assert select_drafts("auto", (eagle, pair)) == (pair,)
+    assert select_drafts("draft_model", (eagle, pair)) == (pair,)
+    assert select_drafts("ngram", (eagle, pair)) == ()
+    generators = make_generators(pair, ["auto"], [eagle], {})
+    assert generators["auto"].drafts == (eagle,)
 
 
 def test_prompts_that_leave_no_room_are_refused(target):

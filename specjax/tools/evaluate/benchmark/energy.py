@@ -9,8 +9,11 @@ COUNTERS = Path("/sys/class/powercap")
 def read_joules(counters: Path | None = None) -> float | None:
     """The joules on the counters of all processor packages; None where no counter can be read."""
     try:
-        packages = [path for path in (counters or COUNTERS).glob("intel-rapl:*") if path.name.count(":") == 1]
-        return sum(int((path / "energy_uj").read_text()) for path in packages) / 1e6 if packages else None
+        paths = (counters or COUNTERS).glob("intel-rapl:*")
+        packages = [path for path in paths if path.name.count(":") == 1]  # a second colon names a part of a package
+        if not packages:
+            return None
+        return sum(int((path / "energy_uj").read_text()) for path in packages) / 1e6
     except (OSError, ValueError):
         return None
 
@@ -18,8 +21,10 @@ def read_joules(counters: Path | None = None) -> float | None:
 def joules_since(before: float | None, counters: Path | None = None) -> float | None:
     """The joules used since the counters showed ``before``.
 
-    None without a counter, and where a counter has begun at 0 again, as it does after some 10^5
+    None if no counter can be read, or if a counter has wrapped around, as it does after some 10^5
     joules.
     """
     after = read_joules(counters)
-    return None if before is None or after is None or after < before else after - before
+    if before is None or after is None or after < before:
+        return None
+    return after - before

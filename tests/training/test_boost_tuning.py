@@ -9,7 +9,7 @@ from support.training import read_log
 import specjax
 from specjax import RequestError
 from specjax.training import run
-from specjax.training.boost import boost
+from specjax.training.boost_tuning import boost
 from specjax.training.kinds.draft import DraftLoss
 from specjax.training.recipe import make_recipe
 from specjax.training.run import train

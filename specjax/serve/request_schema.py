@@ -39,7 +39,7 @@ REFUSED: dict[str, Any] = dict.fromkeys("functions audio reasoning_effort verbos
     "spaces_between_special_tokens": True,
     "include_stop_str_in_output": False,
 }
-"""Fields that change the text and that the server lacks, with the values that ask for nothing."""
+"""Fields that change the text and are not supported, with the values that ask for nothing."""
 
 _GUIDED = {"json": "json_schema", "regex": "regex", "choice": "choices", "grammar": "grammar"}
 """vLLM's names of constraints, with those of ``Options``."""
@@ -49,7 +49,7 @@ _DEFAULTS = {"temperature": 1.0}
 
 Body = TypeVar("Body", bound=BaseModel)
 Samples = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
-Number = Annotated[int, Field(ge=1)]
+PositiveInt = Annotated[int, Field(ge=1)]
 MOST_SECONDS = 86400
 """The longest ``timeout`` of a request."""
 
@@ -96,8 +96,8 @@ class StructuredOutputs(BaseModel):
     def options(self) -> dict[str, Any]:
         """The options of specjax."""
         given = {_GUIDED[name]: value for name, value in self.model_dump(by_alias=True).items() if name in _GUIDED}
-        whole = {"json_schema": {"type": "object"}} if self.json_object else {}
-        return whole | {name: value for name, value in given.items() if value is not None}
+        any_object = {"json_schema": {"type": "object"}} if self.json_object else {}
+        return any_object | {name: value for name, value in given.items() if value is not None}
 
 
 class Common(BaseModel):
@@ -162,13 +162,13 @@ class Common(BaseModel):
 
         Raises RequestError for one that is among ``options`` already.
         """
-        guided = {own: getattr(self, f"guided_{name}") for name, own in _GUIDED.items()}
-        guided = {own: value for own, value in guided.items() if value is not None}
+        guided = {option: getattr(self, f"guided_{name}") for name, option in _GUIDED.items()}
+        guided = {option: value for option, value in guided.items() if value is not None}
         structured = {} if self.structured_outputs is None else self.structured_outputs.options()
-        for own in guided.keys() | structured.keys():
-            given = [each for each in (rename_options(options), guided, structured) if own in each]
+        for option in guided.keys() | structured.keys():
+            given = [each for each in (rename_options(options), guided, structured) if option in each]
             if len(given) > 1:
-                raise RequestError(f"{own} is given under two names; give one of them")
+                raise RequestError(f"{option} is given under two names; give one of them")
         return guided | structured
 
     @property
@@ -233,4 +233,4 @@ def read_body(kind: type[Body], body: Any) -> Body:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0]) if first["loc"] else None
         path = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise ServeError(400, f"{path}: {first['msg']}; mend this field", param=name) from None
+        raise ServeError(400, f"{path}: {first['msg']}; correct this field", param=name) from None

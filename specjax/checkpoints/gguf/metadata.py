@@ -15,7 +15,7 @@ def shortest(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-class Keys:
+class Metadata:
     """The keys of a file that begin with the name of its architecture, and its tensors' shapes."""
 
     def __init__(self, file: GgufFile, architecture: str):
@@ -36,20 +36,20 @@ class Keys:
             value = value[0]
         return shortest(value) if isinstance(value, float) else value
 
-    def each(self, key: str) -> list:
+    def per_layer(self, key: str) -> list:
         """The values of a key for each layer; one value stands for all, and [] for no key."""
         self._read.add(self._prefix + key)
         value = self.file.metadata.get(self._prefix + key, [])
         return value if isinstance(value, list) else [value]
 
-    def part(self, key: str) -> int:
+    def common_size(self, key: str) -> int:
         """The size that a key gives for the layers with some part; 0 stands for a layer without.
 
         Raises ConfigError for anything else, and where the sizes differ.
         """
-        sizes = {size for size in self.each(key) if size != 0} or {0}
+        sizes = {size for size in self.per_layer(key) if size != 0} or {0}
         if len(sizes) > 1:
-            raise ConfigError(f"{self.where(key)} is {show(self.each(key))}; layers that differ are not supported")
+            raise ConfigError(f"{self.where(key)} is {show(self.per_layer(key))}; layers that differ are not supported")
         (size,) = sizes
         return self._check(key, size, type(size) is int and size >= 0, "a whole number")
 
@@ -76,7 +76,7 @@ class Keys:
         return value
 
     def has(self, *tensors: str) -> bool:
-        """Whether a layer has one of the tensors, or the model."""
+        """Whether the model, or one of its layers, has one of the tensors."""
         ends = tuple(f".{name}" for name in tensors)
         return any(name in tensors or name.endswith(ends) for name in self.file.tensors)
 

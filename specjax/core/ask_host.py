@@ -1,6 +1,7 @@
-"""Questions of a program to the host, answered while it runs."""
+"""Calls a function of the host from a running program."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ def ask_host(function: Callable, answer: jax.ShapeDtypeStruct, asked: jax.Array)
     Args:
       function: a function of a module, for numpy arrays. It raises no exception, and its answer
         depends on ``asked`` alone.
-      answer: int32 or uint32 [B, M].
+      answer: the shape and dtype of the answer: [B, M], int32 or uint32.
       asked: int32 [B, L]. One array, because each argument of a call takes time.
     """
 
@@ -29,5 +30,5 @@ def ask_host(function: Callable, answer: jax.ShapeDtypeStruct, asked: jax.Array)
 
     if not host_call.fits():
         return by_callback(asked)
-    in_place = lambda asked: host_call.call_host(function, answer, asked)
+    in_place = partial(host_call.call_host, function, answer)
     return lax.platform_dependent(asked, cpu=in_place, default=by_callback)
