@@ -132,12 +132,16 @@ def page(results: dict) -> str:
 
 
 def options_table(columns: dict) -> str:
-    shown = lambda case, value: "always the same" if case == "temperature 0" and value == 1 else f"{value:.2g}"
+    def shown(case: str, value: float | None) -> str:
+        if value is None:
+            return "-"  # a case that is newer than the measurement
+        return "always the same" if case == "temperature 0" and value == 1 else f"{value:.2g}"
+
     tables = []
     names = list(columns)
     for some in (names[i : i + WIDTH] for i in range(0, len(names), WIDTH)):
         cases = (*CASES, "processor", "pooled")
-        rows = [[case, *(shown(case, columns[name][case]) for name in some)] for case in cases]
+        rows = [[case, *(shown(case, columns[name].get(case)) for name in some)] for case in cases]
         tables.append(markdown_table(["option", *(name.replace(": ", "<br>") for name in some)], rows))
     return "\n\n".join(tables)
 

@@ -1,6 +1,6 @@
 """Records logits of Hugging Face models in tests/models/golden, the oracle of the golden tests.
 
-    python scripts/golden/make_golden.py
+    python scripts/golden/make_golden.py [name ...]
 
 The folder ``models`` has the config.json of each model. The script takes a few seconds and needs
 torch and transformers. The same versions write the same bytes.
@@ -14,6 +14,7 @@ and the others one at a time with the key/value cache. The file of an encoder-de
 
 import json
 import re
+import sys
 import tempfile
 from pathlib import Path
 
@@ -41,11 +42,15 @@ ZERO_CENTRED = ("gemma2", "gemma3_text", "qwen3_5_text", "qwen3_5_moe_text", "qw
 def main():
     logging.disable_progress_bar()
     GOLDEN.mkdir(parents=True, exist_ok=True)
+    asked = sys.argv[1:]
     for name, raw in ENCODER_DECODERS.items():
+        if asked and name not in asked:
+            continue
         record_encoder_decoder(name, SPECIAL | dict(decoder_start_token_id=0, pad_token_id=3) | raw)
     families = {name: SPECIAL | raw for name, raw in (DENSE | MIXTURES | HYBRIDS).items()}
     for name, raw in (SAVED | OLD | families).items():
-        record_decoder(name, raw)
+        if not asked or name in asked:
+            record_decoder(name, raw)
 
 
 def record_encoder_decoder(name: str, raw: dict) -> None:

@@ -42,10 +42,15 @@ def ignore_or_refuse(model_type: str, raw: dict, known: Collection[str], where: 
 
 
 def fields_in_transformers(model_type: str) -> frozenset[str]:
-    """The options of transformers' configuration of this ``model_type``, with their other names."""
+    """The options of transformers' configuration of this ``model_type``, with their other names.
+
+    None for a family that transformers lacks.
+    """
     # Here, because it takes a second.
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+    if model_type not in CONFIG_MAPPING:
+        return frozenset()
     configuration = CONFIG_MAPPING[model_type]
     return frozenset(inspect.signature(configuration).parameters) | frozenset(configuration.attribute_map)
 

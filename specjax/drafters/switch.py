@@ -74,7 +74,7 @@ class Switch(Drafter):
         if not self.drafters:
             raise RequestError("the list of drafters is empty; name at least one, such as ngram, draft_model")
         if not all(isinstance(drafter, Member) for drafter in self.drafters):
-            raise RequestError("a list of methods may name only methods that draft chains: draft_model, ngram, suffix")
+            raise RequestError("a list of methods may name only methods that draft chains (subclasses of Member)")
         per_row("draft_cost", self.draft_cost, 1, float)
 
     @property

@@ -105,10 +105,10 @@ class Drafter:
     def init(
         self, target: Model, draft, tokens: jax.Array, lengths: jax.Array, taps: tuple, *, chunk: int, dtype
     ) -> Any:
-        """The method's state after the prompt, a pytree.
+        """The method's state after the prompt, a pytree of arrays whose first axis is B.
 
         Args:
-          tokens, lengths: int32 [B, T] and [B], the prompts.
+          tokens, lengths: int32 [B, T] and [B], the prompts. T is the capacity.
           taps: float32 [B, T, E] for each of ``self.taps``. The last token of a prompt has none.
           chunk, dtype: see ``prefill``.
         """
@@ -130,7 +130,8 @@ class Drafter:
 
         ``commit`` finds that state in ``state.drafter``. If the method has run the target's first
         layers for the nodes, the state has their results in an attribute ``computed``, see
-        ``Model``. ``key``: typed keys [B].
+        ``Model``. ``state.tokens`` has each row's text up to ``state.length``, the root included.
+        ``key``: typed keys [B].
         """
         raise TypeError(f"{type(self).__name__} must define propose")
 

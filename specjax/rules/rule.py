@@ -30,14 +30,15 @@ class Rule:
       name: the public name.
       apply: the function for one row, ``(p, tree, key) -> Verdict``, see ``rules.acceptance``. It
         takes the facts that the rule ``reads`` as keyword arguments.
-      exact_for: the ways of drawing for which the rule is exact; None for a rule that takes any
-        tree. A rule that divides by q must name them.
+      exact_for: the ways of drawing for which the rule is exact, or that a lossy rule takes; None
+        for a rule that takes any tree. A rule that divides by q must name them.
       default_for: the ways of drawing for which "auto" picks the rule.
       lossy: whether the rule changes the target's distribution.
       plain_if_seeded: whether a row with a seed gets the text of plain decoding, so that its text
         does not depend on where rounds begin.
       judges_greedy: whether the rule also judges greedy rows, with p at temperature 1. Without it
-        greedy rows have a p that is one-hot, and a batch of greedy rows gets the greedy walk.
+        greedy rows have a p that is one-hot, and a batch of greedy rows gets the greedy walk. q of
+        a greedy row is that of its draft: one-hot, where the draft is greedy too.
       reads: the facts that the rule reads besides p, tree and key, each for one row: "greedy"
         (bool []), whether the temperature is 0; "seeded" (bool []), whether the request has a seed;
         "rate" (float32 []), accepted drafts / drafted tokens so far, 1 before the first; "cosines"

@@ -48,7 +48,7 @@ READ_ELSEWHERE = {
 }
 """Options that a class around a text decoder reads, and why specjax need not."""
 
-CLASSES = {family: CONFIG_MAPPING[family] for family in FAMILIES}
+CLASSES = {family: CONFIG_MAPPING[family] for family in FAMILIES if family in CONFIG_MAPPING}
 
 
 def family_of(raw: dict) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Collection
 from ...heads import KINDS
 from ...models.config import ModelConfig
 from ..blocks import Tensor, rename
-from .bart import BART
 from .base import Family, layer_names
 from .cohere import COHERE, COHERE2
 from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
+from .encoder_decoders.bart import BART
+from .encoder_decoders.t5 import T5
 from .ernie import ERNIE4_5, ERNIE4_5_MOE
 from .falcon import BLOOM, FALCON
 from .gemma import GEMMA2, GEMMA3
@@ -31,7 +32,6 @@ from .phi import GPTJ, PHI
 from .phi3 import PHI3
 from .qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from .starcoder2 import STARCODER2
-from .t5 import T5
 
 __all__ = ["FAMILIES", "NAMES", "SAME_DECODER", "Family", "derived", "layer_names", "names_in", "name_in", "tensors_in"]
 

@@ -5,14 +5,14 @@ It norms the stream and the embeddings.
 
 from typing import Any
 
-from ...errors import ConfigError
-from ...models.config import ModelConfig
-from ...models.rope import Rope
-from ..blocks import Tensor, one_row
-from ..json_fields import choice, flag
-from ..schemas import ACTIVATION, ACTIVATIONS, CORE, HEADS, NEVER, POSITIONS, SIZES, TOKEN_ID
-from .base import Family, with_biases
-from .encoder_decoders import BEGIN, decoder_prompt, write_prompt
+from ....errors import ConfigError
+from ....models.config import ModelConfig
+from ....models.rope import Rope
+from ...blocks import Tensor, one_row
+from ...json_fields import choice, flag
+from ...schemas import ACTIVATION, ACTIVATIONS, CORE, HEADS, NEVER, POSITIONS, SIZES, TOKEN_ID
+from ..base import Family, with_biases
+from . import BEGIN, decoder_prompt, write_prompt
 
 _HARMLESS = frozenset({
     "activation_dropout", "classif_dropout", "classifier_dropout", "decoder_layerdrop", "dropout", "early_stopping",

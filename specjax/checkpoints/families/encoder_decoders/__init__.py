@@ -1,9 +1,9 @@
 """What the families of encoder-decoders share: how the decoder's text begins."""
 
-from ...errors import ConfigError
-from ...models.config import ModelConfig
-from ..json_fields import choice
-from ..schemas import TOKEN_ID
+from ....errors import ConfigError
+from ....models.config import ModelConfig
+from ...json_fields import choice
+from ...schemas import TOKEN_ID
 
 BEGIN = {
     "is_encoder_decoder": choice(True).otherwise(True),

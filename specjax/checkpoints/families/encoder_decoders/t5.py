@@ -5,14 +5,14 @@ It has no positions and no scale of scores.
 
 from typing import Any
 
-from ...errors import ConfigError
-from ...models.config import ModelConfig
-from ...models.relative_positions import Relative
-from ...models.rope import Rope
-from ..json_fields import choice, flag, integer
-from ..schemas import ACTIVATION, ACTIVATIONS, CORE, EPS, LONGEST, POSITIONS, SIZES, TOKEN_ID
-from .base import Family
-from .encoder_decoders import BEGIN, decoder_prompt, write_prompt
+from ....errors import ConfigError
+from ....models.config import ModelConfig
+from ....models.relative_positions import Relative
+from ....models.rope import Rope
+from ...json_fields import choice, flag, integer
+from ...schemas import ACTIVATION, ACTIVATIONS, CORE, EPS, LONGEST, POSITIONS, SIZES, TOKEN_ID
+from ..base import Family
+from . import BEGIN, decoder_prompt, write_prompt
 
 _FEED_FORWARDS = {"relu": "relu", "gelu": "gelu", "gated-relu": "relu", "gated-gelu": "gelu_new", "gated-silu": "silu"}
 """The activation of each kind of feed-forward, by its name in transformers."""
