@@ -124,9 +124,12 @@ class _Work:
         tuned = self.journal.do("tuning", lambda: self._choose(drafts, measured, trial))
         best = tuned[0]
         draft = drafts.get(best["draft"])
-        self.say(f"the choice: {_describe(best)}, {best['speedup']:.2f} times plain decoding on held-out prompts")
         if best["speedup"] <= 1:
-            return self._write(self._plain("nothing is faster than plain decoding here"), None, curves, {}, tuned)
+            reason = (
+                f"nothing is faster than plain decoding here ({_describe(best)} is {best['speedup']:.2f} times as fast)"
+            )
+            return self._write(self._plain(reason), None, curves, {}, tuned)
+        self.say(f"the choice: {_describe(best)}, {best['speedup']:.2f} times plain decoding on held-out prompts")
         best = self.journal.do("draft temperature", lambda: self._choose_temperature(tuned[0], draft, trial))
         # 5. The proof.
         held_out = read_held_out(files.held_out)[_TRIED:]
