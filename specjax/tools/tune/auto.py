@@ -111,7 +111,7 @@ def batches_up_to(most: int) -> list[int]:
 
 
 def measure(target, drafts, arms, batches, contexts, progress=lambda done, of: None) -> np.ndarray:
-    """The median seconds of a round, float64 [temperatures, batches, contexts, arms].
+    """The seconds of a round, float64 [temperatures, batches, contexts, arms].
 
     One program of rounds is compiled for each batch size: that of method auto itself. The times in
     its parameters make it choose each arm. Runs of the arms alternate.
@@ -177,7 +177,9 @@ def _times_of(seconds: np.ndarray) -> Times:
 
 
 def _time_arms(session, decoding: Decoding, arms: int, budget: float) -> np.ndarray:
-    """The median seconds of a round of each arm, float64 [arms].
+    """The seconds of a round of each arm, float64 [arms]: the least of several runs.
+
+    Other programs of the machine can only make a run slower.
 
     The seconds of a call without a round are subtracted.
 
@@ -206,7 +208,7 @@ def _time_arms(session, decoding: Decoding, arms: int, budget: float) -> np.ndar
     repeats = int(np.clip(budget / once.sum() / rounds, 3, 5))
     samples = [[run((turn + arm) % arms, rounds) for arm in range(arms)] for turn in range(repeats)]
     by_arm = [np.roll(row, turn) for turn, row in enumerate(samples)]
-    return np.maximum(np.median(by_arm, 0) - empty, 1e-9) / rounds
+    return np.maximum(np.min(by_arm, 0) - empty, 1e-9) / rounds
 
 
 def _copy(state):
