@@ -179,11 +179,8 @@ def _times_of(seconds: np.ndarray) -> Times:
 def _time_arms(session, decoding: Decoding, arms: int, budget: float) -> np.ndarray:
     """The seconds of a round of each arm, float64 [arms]: the least of several runs.
 
-    Other programs of the machine can only make a run slower.
-
-    The seconds of a call without a round are subtracted.
-
-    The rounds advance ``decoding``.
+    Other programs on the machine can only make a run slower. The seconds of a call without a round
+    are subtracted. The rounds advance ``decoding``.
     """
     bare = _copy(without_keys(decoding.state))
 
