@@ -233,4 +233,4 @@ def read_body(kind: type[Body], body: Any) -> Body:
         first = error.errors(include_url=False)[0]
         name = str(first["loc"][0]) if first["loc"] else None
         path = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise ServeError(400, f"{path}: {first['msg']}; correct this field", param=name) from None
+        raise ServeError(400, f"{path}: {first['msg']}; mend this field", param=name) from None
