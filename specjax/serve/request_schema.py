@@ -166,7 +166,7 @@ class Common(BaseModel):
         guided = {option: value for option, value in guided.items() if value is not None}
         structured = {} if self.structured_outputs is None else self.structured_outputs.options()
         for option in guided.keys() | structured.keys():
-            given = [each for each in (rename_options(options), guided, structured) if option in each]
+            given = [source for source in (rename_options(options), guided, structured) if option in source]
             if len(given) > 1:
                 raise RequestError(f"{option} is given under two names; give one of them")
         return guided | structured

@@ -18,7 +18,7 @@ _HARMLESS = (
     "vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type", "attention.causal",
     "attention.value_length", "expert_gating_func", "nextn_predict_layers", "rope.dimension_sections",
 )  # fmt: skip
-"""Metadata that do not change the maths of the architectures here, beside those that are read.
+"""Keys that do not change the maths of the architectures here, beside those that are read.
 
 Sections give pictures positions of their own. Texts have one.
 """

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...core.context import advance_along
 from ...core.sampling import adjust
+from ...drafters.auto.times import Times
 from ...errors import RequestError
 from ...requests.batch import build_batch
 from ...requests.options import Options
@@ -27,6 +28,9 @@ UNLIKELY = 1e-3
 
 _ROWS = 64
 """The number of rows of every batch, greedy ones included, so that all share one program."""
+
+_DEAR = 1e9
+"""The time of a plain round by which method auto always drafts."""
 
 _FEWEST = 8
 """Prefixes that occur fewer times share a cell of the chi-square test."""
@@ -79,6 +83,7 @@ def verify(
     truncates = options.get("top_p", 1) != 1 or options.get("top_k") or options.get("min_p")
     if inject == "q-before-top-p" and not truncates:
         raise RequestError("fault 'q-before-top-p' shows only with truncation; give top_p, top_k or min_p")
+    method = always_drafting(method)
     if inject is not None:
         method = plant_in(method, inject)
     batches = -(-samples // _ROWS)
@@ -158,6 +163,23 @@ def lines(report: dict) -> list[str]:
         f"  distance of the laws, as Jensen-Shannon divergence in nats: {divergences}",
         f"  {sampled['samples']} draws for each of {report['prompts']} prompts; a disagreement below {UNLIKELY}",
     ]
+
+
+def always_drafting(generator: Generator) -> Generator:
+    """The generator, or for method auto a copy that drafts in each round.
+
+    For as many rows as a batch here has, auto would rest, and plain decoding would be compared with
+    itself.
+    """
+    chooser = generator.drafter.chooser
+    if not (chooser and chooser.has_arms):
+        return generator
+    seconds = [1.0 if arm.length else _DEAR for arm in chooser.arms]  # type: ignore[attr-defined]  # it has arms
+    session = generator.session
+    parameters = session.parameters.replace(times=Times.of_table([[seconds]], [1], [1]))
+    drafting = copy.copy(generator)
+    drafting.session = Session(session.target, session.drafter, parameters, session.rule, session.capacity)
+    return drafting
 
 
 def plant_in(generator: Generator, fault: str) -> Generator:

@@ -1,11 +1,13 @@
-"""The distance of two samples' laws against the divergence by its definition."""
+"""The distance of two samples' laws against its definition, and the drafts of method auto in a check."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from specjax.tools.evaluate.lossless import UNLIKELY, compare_laws
+from specjax import Generator, load
+from specjax.core.stats import total
+from specjax.tools.evaluate.lossless import UNLIKELY, always_drafting, compare_laws
 
 
 def draws(law, count: int, prompt: int, seed: int) -> Counter:
@@ -24,3 +26,12 @@ def test_the_distance_is_the_mean_divergence_of_the_prompts():
     assert value < UNLIKELY and distance == pytest.approx(jensen_shannon(p, q) / 2, rel=0.1)
     value, distance = compare_laws(a, draws(p, 40_000, 0, 4) + draws(p, 40_000, 1, 5), 2)
     assert value > UNLIKELY and distance < 1e-4
+
+
+def test_method_auto_drafts_in_a_check():
+    """For 64 rows it rests otherwise, and a check would compare plain decoding with itself."""
+    auto = Generator(load("tiny-python"), "auto", "tiny-python-draft")
+    results = always_drafting(auto)("def f(x):\n", n=64, max_new_tokens=3, temperature=1.0)
+    assert total([result.stats for result in results]).drafted > 64
+    plain = Generator(auto.target, "none")
+    assert always_drafting(plain) is plain
