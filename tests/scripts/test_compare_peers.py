@@ -1,4 +1,4 @@
-"""scripts/benchmarks/compare_peers: its ratios, its layout for llama.cpp, and its answer to missing and unknown peers."""
+"""scripts/benchmarks/compare_peers: its ratios, its GGUF files, and its answer to missing and unknown peers."""
 
 import argparse
 import json
@@ -21,23 +21,34 @@ def script():
 
 
 def test_ratios_of_known_times(script):
-    """Plain 4 / 2 and fastest 3 / 1; the peer that is slower with a draft counts with its plain decoding."""
-    seconds = {"specjax none": 2.0, "specjax ngram": 1.0, "openvino plain": 4.0, "openvino draft, 3 tokens": 3.0}
-    tokens = {name: [[1, 2], [3, 4]] for name in seconds} | {"openvino plain": [[1, 2], [3, 5]]}
-    measured = {name: np.full(2, value) for name, value in seconds.items()}
-    report = script["summary"](argparse.Namespace(num_prompts=2, model="m", label=None), {}, measured, tokens)
-    found = {(r["peer"], r["kind"]): (r["of"], r["to"], r["median"]) for r in report["ratios"]}
-    assert found["openvino", "plain"] == ("specjax none", "openvino plain", 2)
-    assert found["openvino", "fastest"] == ("specjax ngram", "openvino draft, 3 tokens", 3)
-    assert found["specjax", "fastest over plain"] == ("specjax ngram", "specjax none", 2)
-    assert {r["decoding"]: r["same_texts"] for r in report["tokens_per_second"]} == {
-        "specjax none": 2, "specjax ngram": 2, "openvino plain": 1, "openvino draft, 3 tokens": 2
+    """Plain 4 / 2 and fastest 3 / 1; the form of other bits does not count as plain of these."""
+    from contender import Answer, Contender
+    from peers_page import summary
+
+    times = {
+        Contender("specjax", "bfloat16", "plain", print): 2.0, Contender("specjax", "int4", "ngram", print): 1.0,
+        Contender("openvino", "F16", "plain", print): 4.0, Contender("openvino", "Q8_0", "plain", print): 3.5,
+        Contender("openvino", "F16", "lookup", print): 3.0,
     }  # fmt: skip
+    seconds = {one: [time] * 2 for one, time in times.items()}
+    texts = {one: ["a", "c" if one.form == "Q8_0" or one.method == "lookup" else "b"] for one in times}
+    answers = {one: [Answer(text, 11, times[one] / 2) for text in texts[one]] for one in times}
+    args = argparse.Namespace(num_prompts=2, model="m", label=None)
+    report = summary(args, {}, seconds, answers)
+    found = {r["kind"]: (r["of"], r["to"], r["whole"]["median"]) for r in report["ratios"]}
+    assert found == {
+        "openvino, plain, 16 bits": ("specjax bfloat16, plain", "openvino F16, plain", 2),
+        "openvino, fastest": ("specjax int4, ngram", "openvino F16, lookup", pytest.approx(3)),
+    }
+    same = {r["decoding"]: r["same_texts"] for r in report["speeds"]}
+    assert same["openvino F16, plain"] == 2 and same["openvino F16, lookup"] == 1
+    assert same["openvino Q8_0, plain"] == 2  # no plain decoding of specjax in eight bits to compare with
+    assert report["speeds"][0]["alone"]["median"] == 10  # ten tokens after the first, in a second
 
 
 def test_rows_of_heads_lie_as_llama_cpp_rotates_them(script):
     """Rotating pairs of neighbours equals rotating dimension i with i + D / 2."""
-    from llama_cpp_peer import _interleaved
+    from gguf_files import _interleaved
 
     heads, half = 2, 3
     rows = np.random.default_rng(0).normal(size=(heads * 2 * half, 5)).astype(np.float32)
@@ -45,6 +56,23 @@ def test_rows_of_heads_lie_as_llama_cpp_rotates_them(script):
     halves = rows.reshape(heads, 2, half, 5)
     np.testing.assert_array_equal(pairs[:, :, 0], halves[:, 0])
     np.testing.assert_array_equal(pairs[:, :, 1], halves[:, 1])
+
+
+def test_a_file_of_another_type_has_the_same_numbers_rounded(script, tmp_path):
+    """Blocks of 32 with a scale: eight bits differ from the numbers by at most half a step."""
+    import gguf
+    from gguf_files import written
+
+    exact = written("tiny-python", "BF16", tmp_path)
+    rounded = written("tiny-python", "Q8_0", tmp_path)
+    of = {file: {t.name: t for t in gguf.GGUFReader(file).tensors} for file in (exact, rounded)}
+    assert of[exact].keys() == of[rounded].keys()
+    values = {file: gguf.quants.dequantize((t := of[file]["blk.0.ffn_up.weight"]).data, t.tensor_type) for file in of}
+    assert of[rounded]["blk.0.ffn_up.weight"].tensor_type.name == "Q8_0"
+    assert of[rounded]["output_norm.weight"].tensor_type.name == "F32"
+    steps = np.abs(values[exact]).reshape(-1, 32).max(1) / 127
+    errors = np.abs(values[exact] - values[rounded]).reshape(-1, 32).max(1)
+    assert np.all(errors <= (0.5 + 127 / 2**11) * steps) and errors.max() > 0  # the scale is a float16
 
 
 @pytest.mark.parametrize(
@@ -63,13 +91,15 @@ def test_bad_input_gets_one_line_and_exit_code_2(script, flags, line, capsys):
 
 @pytest.mark.slow
 def test_a_missing_peer_is_left_out(script, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "llama_cpp", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "openvino", None)  # as if it were not installed
     script["main"](
-        ["--peers", "llama.cpp", "--methods", "ngram", "--num-prompts", "1", "--max-new-tokens", "8"]
-        + ["--output", str(tmp_path / "peers")]
+        ["--peers", "openvino,llama.cpp", "--forms", "float32", "--methods", "ngram", "--num-prompts", "1"]
+        + ["--max-new-tokens", "8", "--converted", str(tmp_path), "--output", str(tmp_path / "peers")]
     )
-    assert "llama.cpp is left out" in capsys.readouterr().err
+    assert "openvino is left out" in capsys.readouterr().err
     report = json.loads((tmp_path / "peers.json").read_text())
-    assert list(report["left_out"]) == ["llama.cpp"]
-    assert [r["decoding"] for r in report["tokens_per_second"]] == ["specjax none", "specjax ngram"]
-    assert "llama.cpp is left out" in (tmp_path / "peers.md").read_text()
+    assert list(report["left_out"]) == ["openvino"]
+    speeds = {r["decoding"]: r["same_texts"] for r in report["speeds"]}
+    assert list(speeds)[:3] == ["specjax float32, plain", "specjax float32, ngram", "llama.cpp BF16, plain"]
+    assert speeds["specjax float32, ngram"] == 1
+    assert "openvino is left out" in (tmp_path / "peers.md").read_text()

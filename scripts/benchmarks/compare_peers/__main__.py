@@ -1,14 +1,13 @@
 """Measures specjax beside OpenVINO GenAI, llama.cpp and transformers.
 
-    python scripts/benchmarks/compare_peers [--model tiny-python --draft tiny-python-draft] [--peers openvino,transformers]
+    python scripts/benchmarks/compare_peers [--model MODEL.gguf --draft DRAFT --prompts FILE --chat] [--peers llama.cpp]
 
-All have the same weights, prompts and number of new tokens. Decoding is greedy, at batch 1. Every
-program stays in memory, and the runs alternate. Each peer runs plain, with its prompt lookup and
-with its draft, in several settings. Times are those of whole calls after a warm-up, prefill
-included. The packages of the peers:
+All have the same weights, prompts and number of new tokens; forms of fewer bits are rounded from the
+same numbers. Decoding is greedy, at batch 1. Every program stays in memory, and the runs alternate.
+Each program runs plain and with its ways to draft. The packages of the peers:
 
-    openvino        openvino-genai, optimum-intel, torch
-    llama.cpp       llama-cpp-python, gguf
+    openvino        openvino-genai, gguf
+    llama.cpp       xllamacpp, gguf
     transformers    torch
 
 A peer without its packages is named and left out. Weights in a peer's own format are written to
@@ -19,7 +18,6 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,21 +26,21 @@ import jax
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the folder of page.py
 
 import llama_cpp_peer
-import numpy as np
 import openvino_peer
 import specjax_peer
 import transformers_peer
+from contender import Answer, Contender
 from page import Result, arguments, measured
-from peers_page import save, show
+from peers_page import save, show, summary
 from rich.console import Console
 from rich.progress import track
 
 import specjax
 from specjax.cli.parser import integer
-from specjax.tools.evaluate import held_out_prompts, machine
+from specjax.tools.evaluate import held_out_prompts, read_prompts
 
 PEERS = {"openvino": openvino_peer, "llama.cpp": llama_cpp_peer, "transformers": transformers_peer}
-"""Modules with ``contenders(args, longest)``: functions from token ids to new token ids, by name."""
+"""Modules with ``contenders(args, tokenizer, longest)``."""
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -52,23 +50,23 @@ def main(argv: list[str] | None = None) -> None:
         fail(f"the peer {min(unknown)!r} is unknown; use one of {', '.join(PEERS)}")
     try:
         target = specjax.load(args.model)
-        prompts = [target.tokenizer.encode(p) for p in held_out_prompts(target.tokenizer, args.num_prompts, 128)]
+        prompts = read_ids(args, target.tokenizer)
         longest = max(map(len, prompts))
-        contenders = specjax_peer.contenders(args, longest)
+        contenders = list(specjax_peer.contenders(args, target.tokenizer, longest))
     except specjax.SpecjaxError as error:
         fail(str(error))
     missing = {}
     for peer in peers:
         try:
-            contenders |= PEERS[peer].contenders(args, longest)
+            contenders += PEERS[peer].contenders(args, target.tokenizer, longest)
         except ImportError as error:
             missing[peer] = str(error)
             print(f"{peer} is left out: {error}", file=sys.stderr)
-    seconds, tokens = alternate(contenders, prompts)
-    conditions = measured((args.model, args.draft), f"specjax in {machine(target)['dtype']}")
-    report = summary(args, conditions, seconds, tokens) | {"left_out": missing}
+    seconds, answers = alternate(contenders, prompts)
+    conditions = measured([name for name in (args.model, args.draft) if name])
+    report = summary(args, conditions, seconds, answers) | {"left_out": missing}
     show(report)
-    part = f"{Path(args.model).name}_{jax.default_backend()}"
+    part = f"{Path(args.model).stem}_{jax.default_backend()}"
     save(report, Result(args.output.name, folder=args.output.parent) if args.output else Result("peers", part))
 
 
@@ -77,62 +75,49 @@ def fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def alternate(contenders: dict[str, Callable], prompts: list) -> tuple[dict[str, np.ndarray], dict[str, list]]:
-    """The seconds per new token of every contender for every prompt, and the new tokens.
+def read_ids(args: argparse.Namespace, tokenizer) -> list[list[int]]:
+    """The token ids of the first ``--num-prompts`` prompts."""
+    texts = read_prompts(args.prompts) if args.prompts else held_out_prompts(tokenizer, args.num_prompts, 128)
+    if not args.chat:
+        return [tokenizer.encode(text) for text in texts[: args.num_prompts]]
+    turns = [[{"role": "user", "content": text}] for text in texts[: args.num_prompts]]
+    return [tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_dict=False) for turn in turns]
+
+
+def alternate(
+    contenders: list[Contender], prompts: list
+) -> tuple[dict[Contender, list[float]], dict[Contender, list[Answer]]]:
+    """The seconds of each contender's whole call for every prompt, and its answers.
 
     The order rotates. The first two rounds compile programs and do not count.
     """
-    names = list(contenders)
-    seconds, tokens = ({name: [] for name in names} for _ in range(2))
+    seconds: dict[Contender, list] = {one: [] for one in contenders}
+    answers: dict[Contender, list] = {one: [] for one in contenders}
     rounds = [min(prompts, key=len), max(prompts, key=len), *prompts]
     shown = track(rounds, "measuring", console=Console(stderr=True), disable=not sys.stderr.isatty())
     for turn, prompt in enumerate(shown):
-        for place in range(len(names)):
-            name = names[(turn + place) % len(names)]
+        for place in range(len(contenders)):
+            one = contenders[(turn + place) % len(contenders)]
             began = time.perf_counter()
-            new = contenders[name](prompt)
-            seconds[name].append((time.perf_counter() - began) / len(new))
-            tokens[name].append(list(map(int, new)))
-    return {name: np.array(times[2:]) for name, times in seconds.items()}, {n: t[2:] for n, t in tokens.items()}
-
-
-def summary(args: argparse.Namespace, measured_on: dict, seconds: dict[str, np.ndarray], tokens: dict) -> dict:
-    """Medians and quartiles over prompts, and for each peer two ratios: plain, and the fastest methods."""
-    rate = lambda name: float(np.median(1 / seconds[name]))
-    fastest = lambda begins: max((name for name in seconds if name.startswith(begins)), key=rate)
-    ratios = []
-    for peer in PEERS:
-        if any(name.startswith(peer) for name in seconds):
-            for kind, ours, theirs in (
-                ("plain", "specjax none", fastest(f"{peer} plain")),
-                ("fastest", fastest("specjax"), fastest(peer)),
-            ):
-                ratio = spread(seconds[theirs] / seconds[ours])
-                ratios.append({"peer": peer, "kind": kind, "of": ours, "to": theirs, **ratio})
-    own = {"peer": "specjax", "kind": "fastest over plain", "of": fastest("specjax"), "to": "specjax none"}
-    ratios.append(own | spread(seconds[own["to"]] / seconds[own["of"]]))
-    same = lambda name: sum(a == b for a, b in zip(tokens[name], tokens["specjax none"]))
-    rates = [{"decoding": name, "same_texts": same(name), **spread(1 / times)} for name, times in seconds.items()]
-    word = lambda value: Path(value).name if Path(str(value)).is_dir() else str(value)  # no paths of this machine
-    settings = {name: word(value) for name, value in vars(args).items() if name not in ("converted", "output")}
-    settings["label"] = args.label or settings["model"]
-    return {"conditions": measured_on, "settings": settings, "tokens_per_second": rates, "ratios": ratios}
-
-
-def spread(values: np.ndarray) -> dict:
-    return {"median": float(np.median(values)), "quartiles": [float(q) for q in np.percentile(values, (25, 75))]}
+            answer = one.run(prompt)
+            seconds[one].append(time.perf_counter() - began)
+            answers[one].append(answer)
+    return {one: times[2:] for one, times in seconds.items()}, {one: found[2:] for one, found in answers.items()}
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = arguments(__doc__)
-    parser.add_argument("--model", default="tiny-python")
+    parser.add_argument("--model", default="tiny-python", help="a GGUF file, or a checkpoint of Llama's architecture")
     parser.add_argument("--label", help="words for the model on the page, such as its origin (default --model)")
-    parser.add_argument("--draft", default="tiny-python-draft")
+    parser.add_argument("--draft", help="specjax's draft, a head or a model")
+    parser.add_argument("--peer-draft", help="a language model that the peers draft with")
     parser.add_argument("--peers", default=",".join(PEERS), help="peers separated by commas (default all)")
-    parser.add_argument("--methods", default="none,ngram,draft_model,switch", help="methods of specjax")
+    parser.add_argument("--forms", default="bfloat16,int8,int4", help="forms of specjax's weights")
+    parser.add_argument("--methods", default="none,auto", help="methods of specjax")
+    parser.add_argument("--prompts", type=Path, help="a file of JSON lines (default held-out code)")
+    parser.add_argument("--chat", action="store_true", help="write the prompts by the chat template")
     parser.add_argument("--num-prompts", type=integer(1), default=8)
     parser.add_argument("--max-new-tokens", type=integer(1), default=128)
-    parser.add_argument("--num-speculative-tokens", type=integer(1), default=5, help="for the methods of specjax")
     parser.add_argument(
         "--converted",
         type=Path,

@@ -1,133 +1,50 @@
-"""llama.cpp, through its Python package. The package has prompt lookup and no draft models."""
+"""llama.cpp, through its server in the package xllamacpp."""
 
 import argparse
-import itertools
-import json
 import os
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
-import numpy as np
-from safetensors import safe_open
+from contender import Answer, Contender
 
-from specjax.checkpoints.hub import find
-
-_LOOKUPS = (2, 5, 10)
-"""Looked up tokens in a round."""
-
-_LAYER = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-"""Names of a layer's tensors: in Hugging Face's layout, and in llama.cpp's."""
+TYPES = ("BF16", "Q8_0", "Q4_0", "Q4_1")
+MATCH, LOOKED_UP = 3, 5
+"""The tokens of a match, and the looked-up tokens after it."""
 
 
-def contenders(args: argparse.Namespace, longest: int) -> dict:
-    """Functions from token ids to new token ids. Raises ImportError without llama_cpp or gguf."""
-    from llama_cpp import Llama
-    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+def contenders(args: argparse.Namespace, tokenizer, longest: int) -> Iterator[Contender]:
+    """A contender for each type of weights, and for each way to draft.
 
-    def run(model, prompt):
-        model.reset()
-        return list(itertools.islice(model.generate(prompt, temp=0.0), args.max_new_tokens))
+    Raises ImportError without xllamacpp or gguf, and for a model that is not written as GGUF.
+    """
+    import xllamacpp
+    from gguf_files import written
 
-    threads = len(os.sched_getaffinity(0))
-    make = partial(
-        Llama,
-        str(convert(args.model, args.converted)),
-        n_ctx=longest + args.max_new_tokens + 16,
-        n_threads=threads,
-        n_threads_batch=threads,
-        verbose=False,
-    )
-    found = {"llama.cpp plain": partial(run, make())}
-    for K in _LOOKUPS:
-        lookup = LlamaPromptLookupDecoding(num_pred_tokens=K, max_ngram_size=3)
-        found[f"llama.cpp lookup, {K} tokens"] = partial(run, make(draft_model=lookup))
-    return found
+    kinds = xllamacpp.common_speculative_type
 
+    def parameters(kind: str) -> xllamacpp.CommonParams:
+        params = xllamacpp.CommonParams()
+        params.model.path = str(written(args.model, kind, args.converted))
+        params.n_ctx, params.n_parallel, params.verbosity = longest + args.max_new_tokens + 64, 1, 0
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = len(os.sched_getaffinity(0))
+        return params
 
-def convert(name: str, converted: Path) -> Path:
-    """The model of Llama's architecture as a GGUF file in bfloat16. It is written where it is missing."""
-    import gguf
-
-    source = find(name)
-    output = converted / f"{source.name}.gguf"
-    if output.exists():
-        return output
-    converted.mkdir(parents=True, exist_ok=True)
-    config = json.loads((source / "config.json").read_text())
-    if config["model_type"] != "llama":
-        raise ImportError(f"the model type {config['model_type']!r} is not written as GGUF here")
-    writer = gguf.GGUFWriter(output, "llama")
-    _write_settings(writer, config)
-    _write_tokens(writer, json.loads((source / "tokenizer.json").read_text())["model"], config["vocab_size"])
-    for file in sorted(source.glob("*.safetensors")):
-        with safe_open(file, "numpy") as tensors:
-            for key in tensors.keys():
-                _write_tensor(writer, gguf, key, tensors.get_tensor(key), config)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return output
-
-
-def _write_settings(writer, config: dict) -> None:
-    heads = config["num_attention_heads"]
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    dim = config.get("head_dim") or config["hidden_size"] // heads
-    writer.add_key_length(dim)
-    writer.add_value_length(dim)
-    writer.add_rope_dimension_count(dim)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config.get("rope_parameters", config)["rope_theta"])
-    writer.add_vocab_size(config["vocab_size"])
-
-
-def _write_tokens(writer, bpe: dict, vocab_size: int) -> None:
-    """The vocabulary. Prompts are token ids, so the way to split a text does not matter here."""
-    tokens = [f"[unused{i}]" for i in range(vocab_size)]
-    for token, i in bpe["vocab"].items():
-        tokens[i] = token
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list(tokens)
-    writer.add_token_types([1] * vocab_size)
-    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in bpe["merges"]])
-
-
-def _write_tensor(writer, gguf, key: str, values: np.ndarray, config: dict) -> None:
-    *_, layer, rest = key.removesuffix(".weight").removeprefix("model.").partition("layers.")
-    if not layer:
-        name = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}[key.split(".")[-2]]
-    else:
-        number, _, part = rest.partition(".")
-        name = f"blk.{number}.{_LAYER[part]}"
-    for part, heads in (("attn_q", "num_attention_heads"), ("attn_k", "num_key_value_heads")):
-        if name.endswith(part):
-            values = _interleaved(values, config[heads])
-    if values.ndim == 1:  # llama.cpp computes norms in float32
-        writer.add_tensor(f"{name}.weight", values.astype(np.float32))
-    else:
-        kind = gguf.GGMLQuantizationType.BF16
-        writer.add_tensor(
-            f"{name}.weight", values.view(np.uint8), raw_shape=values.view(np.uint8).shape, raw_dtype=kind
+    def run(server, prompt):
+        request = dict(
+            prompt=prompt, n_predict=args.max_new_tokens, temperature=0.0, ignore_eos=True, cache_prompt=False
         )
+        answer = server.handle_completions(request)
+        timings = answer["timings"]
+        return Answer(answer["choices"][0]["text"], timings["predicted_n"], timings["predicted_ms"] / 1e3)
 
-
-def _interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of query or key heads, dimension i beside dimension i + D / 2, as llama.cpp rotates them."""
-    return rows.reshape(heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
+    for kind in TYPES:
+        yield Contender("llama.cpp", kind, "plain", partial(run, xllamacpp.Server(parameters(kind))))
+        params = parameters(kind)
+        params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
+        params.speculative.ngram_simple.size_n, params.speculative.ngram_simple.size_m = MATCH, LOOKED_UP
+        yield Contender("llama.cpp", kind, "lookup", partial(run, xllamacpp.Server(params)))
+        if args.peer_draft:
+            params = parameters(kind)
+            params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+            params.speculative.draft.mparams.path = str(written(args.peer_draft, kind, args.converted))
+            yield Contender("llama.cpp", kind, "draft", partial(run, xllamacpp.Server(params)))

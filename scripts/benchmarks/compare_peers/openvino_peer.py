@@ -1,55 +1,51 @@
-"""OpenVINO GenAI, in bfloat16 where the processor has it."""
+"""OpenVINO GenAI. It reads GGUF files."""
 
 import argparse
 import os
-import subprocess
-import sys
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import numpy as np
+from contender import Answer, Contender
 
-from specjax.checkpoints.hub import find
+TYPES = ("F16", "Q8_0", "Q4_0")
+DRAFTED = 5
+"""Drafted tokens in a round."""
 
-_DRAFTED = (3, 5, 8)
-"""Drafted tokens in a round, for drafts and for prompt lookup."""
 
+def contenders(args: argparse.Namespace, tokenizer, longest: int) -> Iterator[Contender]:
+    """A contender for each type of weights, and for each way to draft.
 
-def contenders(args: argparse.Namespace, longest: int) -> dict:
-    """Functions from token ids to new token ids. Raises ImportError without openvino_genai."""
+    Raises ImportError without openvino_genai or gguf, and for a model that is not written as GGUF.
+    """
     import openvino
     import openvino_genai
+    from gguf_files import written
+
+    schedule = openvino_genai.SchedulerConfig()
+    schedule.enable_prefix_caching = False  # else a pipeline reads a prompt once for all runs
+
+    def pipeline(kind: str, **drafting) -> openvino_genai.LLMPipeline:
+        threads = len(os.sched_getaffinity(0))
+        file = str(written(args.model, kind, args.converted))
+        return openvino_genai.LLMPipeline(
+            file, "CPU", scheduler_config=schedule, INFERENCE_NUM_THREADS=threads, **drafting
+        )
 
     def run(pipeline, prompt, **options):
-        ids, ones = np.array([prompt]), np.ones((1, len(prompt)), np.int64)
-        given = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(ones))
+        ids = np.array([prompt])
+        read = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
         options |= dict(max_new_tokens=args.max_new_tokens, ignore_eos=True, do_sample=False)
-        return pipeline.generate(given, **options).tokens[0]
+        result = pipeline.generate(read, **options)
+        times = result.perf_metrics
+        decoding = (times.get_generate_duration().mean - times.get_ttft().mean) / 1e3
+        return Answer(tokenizer.decode(result.tokens[0]), len(result.tokens[0]), decoding)
 
-    target, draft = (convert(name, args.converted) for name in (args.model, args.draft))
-    device = dict(INFERENCE_PRECISION_HINT="bf16", INFERENCE_NUM_THREADS=len(os.sched_getaffinity(0)))
-    schedule = openvino_genai.SchedulerConfig()
-    schedule.enable_prefix_caching = False  # else a pipeline reads a prompt only once for all its settings
-    make = partial(openvino_genai.LLMPipeline, str(target), "CPU", scheduler_config=schedule, **device)
-    lookup, assisted = make(prompt_lookup=True), make(draft_model=openvino_genai.draft_model(str(draft), "CPU"))
-    found = {"openvino plain": partial(run, make())}
-    for K in _DRAFTED:
-        found[f"openvino lookup, {K} tokens"] = partial(run, lookup, num_assistant_tokens=K, max_ngram_size=3)
-        found[f"openvino draft, {K} tokens"] = partial(run, assisted, num_assistant_tokens=K)
-    return found
-
-
-def convert(name: str, converted: Path) -> Path:
-    """The directory of the model in OpenVINO's format. It is written where it is missing.
-
-    Raises ImportError without optimum-intel.
-    """
-    source = find(name)
-    output = converted / f"openvino_{source.name}"
-    if not (output / "openvino_model.xml").exists():
-        import optimum.exporters.openvino  # noqa: F401  # the program below needs it
-
-        command = [str(Path(sys.executable).with_name("optimum-cli")), "export", "openvino", "--model", str(source)]
-        command += ["--task", "text-generation-with-past", "--weight-format", "fp16", str(output)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return output
+    drafted = dict(num_assistant_tokens=DRAFTED)
+    for kind in TYPES:
+        yield Contender("openvino", kind, "plain", partial(run, pipeline(kind)))
+        lookup = pipeline(kind, prompt_lookup=True)
+        yield Contender("openvino", kind, "lookup", partial(run, lookup, max_ngram_size=3, **drafted))
+        if args.peer_draft:
+            draft = openvino_genai.draft_model(str(written(args.peer_draft, kind, args.converted)), "CPU")
+            yield Contender("openvino", kind, "draft", partial(run, pipeline(kind, draft_model=draft), **drafted))

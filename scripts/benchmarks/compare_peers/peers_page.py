@@ -1,5 +1,11 @@
 """The tables of a comparison: on the terminal, and as a page of the documentation."""
 
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from contender import Answer, Contender
 from page import Result, section
 from rich.console import Console
 from rich.table import Table
@@ -9,31 +15,85 @@ from specjax.tools.evaluate.report import markdown_table
 TITLE = "specjax beside other programs"
 QUESTION = """How fast is specjax beside other programs with the same weights on the same processor?
 
-*same texts*: outputs that equal those of specjax's plain decoding. Programs round differently, so a near tie between two
-tokens may fall differently."""
+A ratio above 1 says that specjax is faster. *Same texts*: texts that equal those of specjax's plain decoding in the
+same number of bits. Programs round differently, so a near tie between two tokens may fall differently."""
 FOLLOWS = """
-- A ratio above 1 says that specjax is faster. Measure on your own processor: the kernels of the programs differ by its
-  instructions.
+- Measure on your own processor: the kernels of the programs differ by its instructions.
 """
 
-_RATES = ("decoding", "tokens/s: median (quartiles)", "same texts")
-_RATIOS = ("peer", "compared", "specjax", "peer's", "ratio: median (quartiles)")
+_SPEEDS = ("decoding", "tokens/s, whole calls: median (quartiles)", "decoding alone", "same texts")
+_RATIOS = ("compared", "specjax", "peer's", "ratio, whole calls: median (quartiles)", "decoding alone")
 
 
-def rates(report: dict) -> list[tuple[str, ...]]:
-    """The rows of the table of speeds."""
+def summary(
+    args: argparse.Namespace,
+    conditions: dict,
+    seconds: dict[Contender, list[float]],
+    answers: dict[Contender, list[Answer]],
+) -> dict:
+    """Tokens a second of each contender, and ratios to each peer: plain by bits, and the fastest methods."""
+    whole = {one: np.array([a.count for a in answers[one]]) / times for one, times in seconds.items()}
+    alone = {one: np.array([(a.count - 1) / a.seconds for a in answers[one]]) for one in seconds}
+    ratios = [
+        {
+            "kind": kind, "of": str(own), "to": str(other), "whole": spread(whole[own] / whole[other]),
+            "alone": spread(alone[own] / alone[other]),
+        }
+        for kind, own, other in pairs(whole)
+    ]  # fmt: skip
+    speeds = [
+        {
+            "decoding": str(one), "whole": spread(whole[one]), "alone": spread(alone[one]), "same_texts": same_texts(one, answers),
+        }
+        for one in whole
+    ]  # fmt: skip
+    settings = {n: Path(str(v)).name if v else v for n, v in vars(args).items() if n not in ("converted", "output")}
+    settings["label"] = args.label or settings["model"]
+    return {"conditions": conditions, "settings": settings, "speeds": speeds, "ratios": ratios}
+
+
+def pairs(speeds: dict[Contender, np.ndarray]) -> Iterator[tuple[str, Contender, Contender]]:
+    """Contenders of specjax and of each peer to compare: the fastest plain ones by bits, and the fastest of all."""
+
+    def fastest(peer: str, *, bits: int | None = None) -> Contender | None:
+        fit = [x for x in speeds if x.peer == peer and (bits is None or (x.bits, x.method) == (bits, "plain"))]
+        return max(fit, key=lambda x: np.median(speeds[x]), default=None)
+
+    for peer in dict.fromkeys(one.peer for one in speeds):
+        for bits in (16, 8, 4):
+            own, other = (fastest(name, bits=bits) for name in ("specjax", peer))
+            if peer != "specjax" and own and other:
+                yield f"{peer}, plain, {bits} bits", own, other
+        own, other = fastest("specjax"), fastest(peer)
+        if peer != "specjax" and own and other:
+            yield f"{peer}, fastest", own, other
+
+
+def same_texts(one: Contender, answers: dict[Contender, list[Answer]]) -> int:
+    """The texts that equal those of specjax's plain decoding in as many bits."""
+    plain = next((x for x in answers if (x.peer, x.bits, x.method) == ("specjax", one.bits, "plain")), one)
+    return sum(a.text == b.text for a, b in zip(answers[one], answers[plain]))
+
+
+def spread(values: np.ndarray) -> dict:
+    return {"median": float(np.median(values)), "quartiles": [float(q) for q in np.percentile(values, (25, 75))]}
+
+
+def rows_of_speeds(report: dict) -> list[tuple[str, ...]]:
     of = int(report["settings"]["num_prompts"])
-    return [(r["decoding"], _cell(r, ".0f"), f"{r['same_texts']} of {of}") for r in report["tokens_per_second"]]
+    return [
+        (r["decoding"], _cell(r["whole"], ".0f"), _cell(r["alone"], ".0f"), f"{r['same_texts']} of {of}")
+        for r in report["speeds"]
+    ]
 
 
-def ratios(report: dict) -> list[tuple[str, ...]]:
-    """The rows of the table of ratios."""
-    return [(r["peer"], r["kind"], r["of"], r["to"], _cell(r, ".2f")) for r in report["ratios"]]
+def rows_of_ratios(report: dict) -> list[tuple[str, ...]]:
+    return [(r["kind"], r["of"], r["to"], _cell(r["whole"], ".2f"), _cell(r["alone"], ".2f")) for r in report["ratios"]]
 
 
 def show(report: dict) -> None:
     """Prints both tables."""
-    for head, rows in ((_RATES, rates(report)), (_RATIOS, ratios(report))):
+    for head, rows in ((_SPEEDS, rows_of_speeds(report)), (_RATIOS, rows_of_ratios(report))):
         table = Table(*head)
         for row in rows:
             table.add_row(*row)
@@ -50,11 +110,15 @@ def save(report: dict, result: Result) -> None:
 
 def _text(report: dict) -> str:
     of = report["settings"]
+    prompts = f"{of['num_prompts']} {'chats' if of['chat'] else 'prompts'} of {of['prompts'] or 'held-out code'}"
     lines = [
-        f"{of['num_prompts']} held-out prompts, {of['max_new_tokens']} new tokens each, greedy, batch 1; runs alternate.",
+        f"{prompts}, {of['max_new_tokens']} new tokens each, greedy, batch 1; runs alternate.",
         *(f"{peer} is left out: {why}." for peer, why in report["left_out"].items()),
     ]
-    tables = [markdown_table(head, rows) for head, rows in ((_RATIOS, ratios(report)), (_RATES, rates(report)))]
+    tables = [
+        markdown_table(head, rows)
+        for head, rows in ((_RATIOS, rows_of_ratios(report)), (_SPEEDS, rows_of_speeds(report)))
+    ]
     return "\n\n".join(["\n".join(lines), *tables])
 
 

@@ -1,25 +1,27 @@
 """specjax itself."""
 
 import argparse
+from collections.abc import Iterator
 from functools import partial
 
+from contender import Answer, Contender
+
 import specjax
-from specjax.drafters import needs_of, own_options
+from specjax.drafters import needs_of
 from specjax.loop.drafter import Nothing
 
 
-def contenders(args: argparse.Namespace, longest: int) -> dict:
-    """Functions from token ids to new token ids, for the methods of ``--methods``."""
-    target, draft = specjax.load(args.model), specjax.load(args.draft)
+def contenders(args: argparse.Namespace, tokenizer, longest: int) -> Iterator[Contender]:
+    """A contender for each of ``--forms`` and ``--methods``."""
 
     def run(generator, prompt):
-        return generator(prompt, max_new_tokens=args.max_new_tokens, ignore_eos=True).token_ids
+        result = generator(prompt, max_new_tokens=args.max_new_tokens, ignore_eos=True)
+        return Answer(tokenizer.decode(result.token_ids), len(result.token_ids), result.stats.decode_seconds)
 
-    K, found = args.num_speculative_tokens, {}
-    for method in dict.fromkeys(["none", *args.methods.split(",")]):
-        drafting = {"num_speculative_tokens": K} if "num_speculative_tokens" in own_options(method) else {}
-        pair = None if isinstance(needs_of(method), Nothing) else draft
-        capacity = longest + args.max_new_tokens + K + 1
-        generator = specjax.Generator(target, method, pair, capacity=capacity, **drafting)
-        found[f"specjax {method}"] = partial(run, generator)
-    return found
+    for form in args.forms.split(","):
+        target = specjax.load(args.model, **({"dtype": form} if "float" in form else {"quantize": form}))
+        for method in dict.fromkeys(["none", *args.methods.split(",")]):
+            takes_draft = method == "auto" or not isinstance(needs_of(method), Nothing)
+            draft = args.draft if takes_draft else None
+            generator = specjax.Generator(target, method, draft, capacity=longest + args.max_new_tokens + 64)
+            yield Contender("specjax", form, "plain" if method == "none" else method, partial(run, generator))

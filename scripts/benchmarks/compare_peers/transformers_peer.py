@@ -1,26 +1,20 @@
 """The decoding of transformers, with PyTorch."""
 
 import argparse
-import copy
 import os
+import time
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
+from contender import Answer, Contender
+
+from specjax.checkpoints.convert import convert
 from specjax.checkpoints.hub import find
 
-_ASSISTED = {
-    "defaults": {},
-    "5 tokens, constant": dict(
-        num_assistant_tokens=5, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
-    ),
-    "8 tokens, heuristic": dict(
-        num_assistant_tokens=8, num_assistant_tokens_schedule="heuristic", assistant_confidence_threshold=0.0
-    ),
-}
-"""The settings of assisted generation."""
 
-
-def contenders(args: argparse.Namespace, longest: int) -> dict:
-    """Functions from token ids to new token ids. Raises ImportError without torch."""
+def contenders(args: argparse.Namespace, tokenizer, longest: int) -> Iterator[Contender]:
+    """A contender in bfloat16 for each way to draft. Raises ImportError without torch."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -30,23 +24,32 @@ def contenders(args: argparse.Namespace, longest: int) -> dict:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
 
     @torch.no_grad()
-    def run(model, prompt, config=None, **options):
-        if config is not None:  # A schedule changes the draft length in the configuration.
-            options["assistant_model"].generation_config = copy.deepcopy(config)
+    def run(model, prompt, **options):
+        began = []  # the time after the first token
+        options["stopping_criteria"] = [
+            lambda ids, scores: began.append(time.perf_counter()) or torch.zeros(1, dtype=bool)
+        ]
         ids = torch.tensor([prompt])
         length = dict(max_new_tokens=args.max_new_tokens, min_new_tokens=args.max_new_tokens)
         out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, **length, **options)
-        return out[0, len(prompt) :].tolist()
+        new = out[0, len(prompt) :].tolist()
+        return Answer(tokenizer.decode(new), len(new), time.perf_counter() - began[0])
 
-    found = {}
-    for dtype in ("float32", "bfloat16"):
-        load = lambda name: AutoModelForCausalLM.from_pretrained(find(name), dtype=getattr(torch, dtype)).eval()
-        model, assistant = load(args.model), load(args.draft)
-        found[f"transformers plain, {dtype}"] = partial(run, model)
-        for name, setting in _ASSISTED.items():
-            config = copy.deepcopy(assistant.generation_config)
-            config.update(**setting)
-            assisted = partial(run, model, assistant_model=assistant, config=config)
-            found[f"transformers draft, {dtype}, {name}"] = assisted
-        found[f"transformers lookup, {dtype}"] = partial(run, model, prompt_lookup_num_tokens=10)
-    return found
+    def load(name: str):
+        folder = _unpacked(name, args.converted) if name.endswith(".gguf") else find(name)
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+
+    model = load(args.model)
+    yield Contender("transformers", "bfloat16", "plain", partial(run, model))
+    yield Contender("transformers", "bfloat16", "lookup", partial(run, model, prompt_lookup_num_tokens=5))
+    if args.peer_draft:
+        draft = load(args.peer_draft)
+        yield Contender("transformers", "bfloat16", "draft", partial(run, model, assistant_model=draft))
+
+
+def _unpacked(file: str, folder: Path) -> Path:
+    """The directory of a GGUF file's model. It is written where it is missing."""
+    output = folder / Path(file).stem
+    if not output.exists():
+        convert(file, output, dtype="bfloat16")
+    return output
