@@ -47,10 +47,10 @@ def with_folder(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 @cache
 def hash_of(model: str) -> str:
-    """The first digits of the SHA-256 of a model's weights, an embedded name or a folder."""
-    folder = ZOO / model if (ZOO / model).is_dir() else Path(model)
+    """The first digits of the SHA-256 of a model's weights: an embedded name, a folder or a file."""
+    place = ZOO / model if (ZOO / model).is_dir() else Path(model)
     digest = hashlib.sha256()
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in [place] if place.is_file() else sorted(place.glob("*.safetensors")):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:_DIGITS]
 
@@ -59,7 +59,7 @@ def measured(models: Iterable[str] = (), note: str = "") -> dict:
     """The conditions of a measurement that runs now.
 
     Args:
-      models: embedded names, and folders of other models. Without any, ``note`` says why.
+      models: embedded names, and folders or files of other models. Without any, ``note`` says why.
       note: words about the models, such as the origin of a folder.
     """
     plain = [Path(word).name if "/" in word else word for word in sys.argv[1:]]  # no paths of this machine

@@ -1,11 +1,13 @@
 """scripts/benchmarks/compare_peers: its ratios, its GGUF files, and its answer to missing and unknown peers."""
 
 import argparse
+import asyncio
 import json
 import sys
 from pathlib import Path
 from runpy import run_path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -73,6 +75,28 @@ def test_a_file_of_another_type_has_the_same_numbers_rounded(script, tmp_path):
     steps = np.abs(values[exact]).reshape(-1, 32).max(1) / 127
     errors = np.abs(values[exact] - values[rounded]).reshape(-1, 32).max(1)
     assert np.all(errors <= (0.5 + 127 / 2**11) * steps) and errors.max() > 0  # the scale is a float16
+
+
+def test_an_answer_of_a_server_and_its_latencies(script):
+    """The stream of llama.cpp begins with a chunk without text, which is not the first token."""
+    import servers
+
+    parts = [None, "Hel", "lo", ""]
+    lines = [f"data: {json.dumps({'choices': [{'delta': {'content': part}}]})}\n\n" for part in parts]
+    body = "".join([*lines, f"data: {json.dumps({'choices': []})}\n\n", "data: [DONE]\n\n"])
+    times = {"first": [], "between": []}
+
+    async def ask() -> str:
+        transport = httpx.MockTransport(lambda request: httpx.Response(200, text=body))
+        async with httpx.AsyncClient(base_url="http://server", transport=transport) as client:
+            return await servers.read_answer(client, [{"role": "user", "content": "Hi"}], 2, times)
+
+    assert asyncio.run(ask()) == "Hello"
+    assert times["first"][0] > 0 and 0 <= times["between"][0] < times["first"][0]
+    run = {"seconds": 2.0, "tokens": 8, "first": [0.1, 0.3], "between": [0.01, 0.01]}
+    assert servers.summary([run]) == {
+        "tokens_per_second": [4], "first": pytest.approx([200, 290]), "between": pytest.approx([10, 10])
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -104,11 +104,16 @@ def save(report: dict, result: Result) -> None:
     """Writes the report, and the page of all reports."""
     result.save(report)
     reports = result.read_all() if result.part else [report]
-    sections = [section(one["conditions"], _text(one), one["settings"]["label"]) for one in reports]
+    sections = [section(one["conditions"], text_of(one), one["settings"]["label"]) for one in reports]
     result.write(TITLE, QUESTION, sections, FOLLOWS)
 
 
-def _text(report: dict) -> str:
+def text_of(report: dict) -> str:
+    """The report as Markdown."""
+    return _text_of_servers(report) if report.get("kind") == "servers" else _text_of_decoding(report)
+
+
+def _text_of_decoding(report: dict) -> str:
     of = report["settings"]
     prompts = f"{of['num_prompts']} {'chats' if of['chat'] else 'prompts'} of {of['prompts'] or 'held-out code'}"
     lines = [
@@ -120,6 +125,20 @@ def _text(report: dict) -> str:
         for head, rows in ((_RATIOS, rows_of_ratios(report)), (_SPEEDS, rows_of_speeds(report)))
     ]
     return "\n\n".join(["\n".join(lines), *tables])
+
+
+def _text_of_servers(report: dict) -> str:
+    of, rows = report["settings"], []
+    for count, servers in report["runs"].items():
+        for name, run in servers.items():
+            speeds = run["tokens_per_second"]
+            latencies = [f"{median:.0f}, {late:.0f}" for median, late in (run["first"], run["between"])]
+            rows.append([count, name, f"{np.median(speeds):.0f} ({min(speeds):.0f} to {max(speeds):.0f})", *latencies])
+    head = ["clients", "server", "tokens/s: median (range)", "ms to the first token: median, 95 %", "ms between tokens"]
+    return f"""Chats of two turns of {of["prompts"]}, {of["new"]} new tokens an answer, greedy; {of["slots"]} slots, both servers at
+the same time on one machine, and runs alternate. specjax has the weights as `{of["quantize"]}` and the draft {of["draft"]}.
+
+{markdown_table(head, rows)}"""
 
 
 def _cell(found: dict, form: str) -> str:
