@@ -33,7 +33,12 @@ def matrix_extensions() -> tuple[str, ...]:
 
 
 def level() -> str | None:
-    """LLVM's name of the oldest processor that programs shall run on; None for this one."""
+    """LLVM's name of the oldest processor that programs shall run on; None for this one.
+
+    The flag has names of x86, which have no meaning on Arm.
+    """
+    if platform.machine() in ("aarch64", "arm64"):
+        return None
     match = re.search(r"--xla_cpu_max_isa=(\w+)", os.environ.get("XLA_FLAGS", ""))
     return _LEVELS.get(match[1]) if match else None
 

@@ -108,6 +108,9 @@ def test_the_system_names_the_instructions(monkeypatch):
         monkeypatch.setattr(tiles, "matrix_extensions", names)
         assert tiles.instructions() == kind
     assert names() == ("asimddp", "bf16", "i8mm")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_max_isa=AVX2")
+    monkeypatch.setattr(processor.platform, "machine", lambda: "aarch64")
+    assert names() == ("asimddp", "bf16", "i8mm") and processor.level() is None
 
 
 def test_each_mac_with_arm_has_dot_products(monkeypatch):
