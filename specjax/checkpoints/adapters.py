@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import CheckpointError
 from ..models.config import ModelConfig
@@ -53,6 +53,20 @@ _MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<table>embedding_)?(?P<letter>[AB
 _NAMED_FAULTS = 12
 
 
+class _Parts(NamedTuple):
+    """An adapter's tensors by their use.
+
+    Attributes:
+      updates: matrices "A" and "B" by module, and "table" for those of a table of embeddings.
+      tokens: rows of tokens, by the table's name.
+      replaced: tensors in place of the model's.
+    """
+
+    updates: dict[str, dict]
+    tokens: dict[str, Any]
+    replaced: dict[str, Any]
+
+
 def merge_adapter(
     tensors: Mapping[str, Any], adapter_tensors: Mapping[str, Any], directory: Path, config: ModelConfig, where
 ):
@@ -71,45 +85,40 @@ def merge_adapter(
     Raises CheckpointError for an adapter of another model, and ConfigError for options that are not
     supported.
     """
-    # 1. Read the options, and sort the adapter's tensors.
-    path = directory / "adapter_config.json"
-    raw = read_json(path)
-    check_options(raw, _OPTIONS.keys() | _HARMLESS, str(path))
-    options = read_fields(raw, _OPTIONS, str(path))
-    updates, tokens, replaced = _group_by_use(adapter_tensors)
-    faults = _missing(options, updates)
+    options = _read_options(directory / "adapter_config.json")
+    parts = _parts_by_use(adapter_tensors)
     embed, head = (name_of(names_in(config, tensors)[parameter][0]) for parameter in ("embed", "head"))
-    # 2. Merge them, and collect all faults.
     if config.tie_embeddings:  # a missing output matrix is the embedding
         tensors = {head: tensors[embed], **tensors}
-    merged = dict(tensors)
-    config = _resized(config, [replaced[name] for name in {embed, head} & replaced.keys()])
-    for name, tensor in replaced.items():
-        faults += _faults_of_copy(name, tensor, tensors, config.vocab_size if name in (embed, head) else None)
-        merged[name] = tensor
-    for module, parts in updates.items():
-        name = f"{module}.weight"
-        scale = _scale(options, module)
-        faults += _faults_of_update(
-            module, parts, tensors, _pattern_value(options["rank_pattern"], module, options["r"])
-        )
-        merged[name] = Adapted(merged.get(name), parts.get("A"), parts.get("B"), scale, "table" in parts)
-    for name, tensor in tokens.items():
-        ids = _token_ids(options["trainable_token_indices"], name)
-        faults += _faults_of_tokens(name, tensor, tensors, ids)
-        merged[name] = NewRows(merged.get(name), ids, tensor)
-    if faults:
+    config = _resized(config, [parts.replaced[name] for name in {embed, head} & parts.replaced.keys()])
+    if faults := _faults(tensors, parts, options, dict.fromkeys((embed, head), config.vocab_size)):
         more = f"; and {len(faults) - _NAMED_FAULTS} more" if len(faults) > _NAMED_FAULTS else ""
         raise CheckpointError(
             f"{directory}: the adapter does not fit the model in {where}: {'; '.join(faults[:_NAMED_FAULTS])}{more}; "
             "use an adapter that was trained on this model"
         )
-    # 3. Leave out the output matrix if it still is the embedding.
-    changes_embedding = embed in replaced or embed.removesuffix(".weight") in updates
-    if config.tie_embeddings and head not in replaced and (not changes_embedding or options["ensure_weight_tying"]):
-        if head != embed:
-            merged.pop(head, None)
+    merged = _merged(tensors, parts, options)
+    changes_embedding = embed in parts.replaced or embed.removesuffix(".weight") in parts.updates
+    is_tied = not changes_embedding or options["ensure_weight_tying"]
+    if config.tie_embeddings and is_tied and head not in parts.replaced and head != embed:
+        del merged[head]
     return merged, config
+
+
+def _read_options(path: Path) -> dict[str, Any]:
+    raw = read_json(path)
+    check_options(raw, _OPTIONS.keys() | _HARMLESS, str(path))
+    return read_fields(raw, _OPTIONS, str(path))
+
+
+def _merged(tensors: Mapping[str, Any], parts: _Parts, options: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {**tensors, **parts.replaced}
+    for module, update in parts.updates.items():
+        name = f"{module}.weight"
+        merged[name] = Adapted(merged[name], update["A"], update["B"], _scale(options, module), "table" in update)
+    for name, tensor in parts.tokens.items():
+        merged[name] = NewRows(merged[name], _token_ids(options["trainable_token_indices"], name), tensor)
+    return merged
 
 
 def _resized(config: ModelConfig, tables: list) -> ModelConfig:
@@ -119,23 +128,20 @@ def _resized(config: ModelConfig, tables: list) -> ModelConfig:
     return config.replace(vocab_size=rows.pop()) if whole and len(rows) == 1 else config
 
 
-def _group_by_use(own: Mapping[str, Any]) -> tuple[dict[str, dict], dict[str, Any], dict[str, Any]]:
-    """Matrices A and B by module, rows of tokens by table, and tensors that replace the model's."""
-    updates = {}
-    tokens = {}
-    replaced = {}
+def _parts_by_use(own: Mapping[str, Any]) -> _Parts:
+    parts = _Parts({}, {}, {})
     for name, tensor in own.items():
         name = name.removeprefix(_PREFIX)
         if match := _MATRIX.fullmatch(name):
-            parts = updates.setdefault(match["module"], {})
-            parts[match["letter"]] = tensor
+            update = parts.updates.setdefault(match["module"], {})
+            update[match["letter"]] = tensor
             if match["table"]:
-                parts["table"] = True
+                update["table"] = True
         elif name.endswith(_TOKENS):
-            tokens[f"{name.removesuffix(_TOKENS)}.weight"] = tensor
+            parts.tokens[f"{name.removesuffix(_TOKENS)}.weight"] = tensor
         else:
-            replaced[name.replace(".base_layer.", ".")] = tensor
-    return updates, tokens, replaced
+            parts.replaced[name.replace(".base_layer.", ".")] = tensor
+    return parts
 
 
 def _token_ids(indices: list | dict | None, name: str) -> list[int]:
@@ -154,6 +160,21 @@ def _scale(options: Mapping[str, Any], module: str) -> float:
     rank = _pattern_value(options["rank_pattern"], module, options["r"])
     alpha = _pattern_value(options["alpha_pattern"], module, options["lora_alpha"])
     return alpha / (math.sqrt(rank) if options["use_rslora"] else rank)
+
+
+def _faults(
+    tensors: Mapping[str, Any], parts: _Parts, options: Mapping[str, Any], sizes: Mapping[str, int]
+) -> list[str]:
+    """All that does not fit. ``sizes``: the tokens of each table of embeddings."""
+    faults = _missing(options, parts.updates)
+    for name, tensor in parts.replaced.items():
+        faults += _faults_of_copy(name, tensor, tensors, sizes.get(name))
+    for module, update in parts.updates.items():
+        rank = _pattern_value(options["rank_pattern"], module, options["r"])
+        faults += _faults_of_update(module, update, tensors, rank)
+    for name, tensor in parts.tokens.items():
+        faults += _faults_of_tokens(name, tensor, tensors, _token_ids(options["trainable_token_indices"], name))
+    return faults
 
 
 def _missing(options: Mapping[str, Any], updates: Mapping[str, dict]) -> list[str]:

@@ -9,6 +9,7 @@ from flax import nnx
 from .. import parallel
 from ..errors import SpecjaxWarning
 from ..kernels.cpu.product import is_installed
+from ..kernels.cpu.tiles import instructions
 from ..models.config import ModelConfig
 from ..models.quantised_weights import SCHEMES
 from ..parallel import RULES, Rules
@@ -63,12 +64,11 @@ class Placement:
     def for_device(self, config: ModelConfig) -> "Placement":
         """The placement, with float16 for a bfloat16 checkpoint on a GPU without bfloat16.
 
-        Warns where weights of fewer bits lack their kernel on a CPU.
+        Warns where a CPU lacks the kernel for weights of fewer bits, or instructions for it.
         """
         device = jax.devices()[0] if self.mesh is None else self.mesh.devices.flat[0]
-        if self.quantize not in (None, "fp8") and device.platform == "cpu" and not is_installed():
-            message = f"{self.quantize} weights need the kernel of the extra cpu; without it each product widens them"
-            warnings.warn(f"{message}, several times slower; pip install 'specjax[cpu]'", SpecjaxWarning, stacklevel=3)
+        if self.quantize not in (None, "fp8") and device.platform == "cpu" and (lack := _lack()):
+            warnings.warn(f"{self.quantize} weights need {lack}", SpecjaxWarning, stacklevel=3)
         capability = float(getattr(device, "compute_capability", 8))
         if self.dtype is not None or config.dtype != "bfloat16" or device.platform != "gpu" or capability >= 8:
             return self
@@ -79,3 +79,15 @@ class Placement:
     def sharding(self, param: nnx.Param) -> jax.sharding.Sharding:
         """The devices of a parameter, and the part of each, see ``parallel.sharding``."""
         return parallel.sharding(param, self.mesh, self.rules)
+
+
+def _lack() -> str | None:
+    """What a CPU lacks for fast products with weights of fewer bits, and what follows."""
+    if not is_installed():
+        return (
+            "the kernel of the extra cpu; without it each product widens them, several times slower; "
+            "pip install 'specjax[cpu]'"
+        )
+    if instructions() == "plain":
+        return "VNNI, AVX2 or the dot products of Arm; without them the kernel multiplies one by one, slower"
+    return None

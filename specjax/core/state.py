@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from .automata import advance_tree
 from .cache import KVCache
-from .context import Context, advance_tree
+from .context import Context
 from .feature_record import Features
 from .logit_adjustments import RowConstraints
 from .logprobs import Logprobs

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from ..core.context import advance_along
+from ..core.automata import advance_along
 from ..core.state import DecodeState
 from ..core.tree import Tree
 from ..core.verdict import Verdict

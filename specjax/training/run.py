@@ -26,7 +26,8 @@ from . import data
 from .kept_features import KeptBatches
 from .kinds import KINDS
 from .loop import BatchSource, fit
-from .on_policy import MeasuredAcceptance, Writer
+from .measured_acceptance import MeasuredAcceptance
+from .on_policy import Writer
 from .online.batches import OnlineBatches
 from .recipe import Recipe
 from .saving import CHECKPOINTS, lock, report_failure

@@ -11,7 +11,7 @@ from support.models import byte_tokenizer
 from transformers import AutoTokenizer
 
 from specjax.checkpoints.hub import find
-from specjax.core.context import advance, advance_along, advance_tree
+from specjax.core.automata import advance, advance_along, advance_tree
 from specjax.core.tree import Tree
 from specjax.errors import RequestError
 from specjax.requests.constraint import ENDLESS, check_lengths, combine_constraints, compile_constraint

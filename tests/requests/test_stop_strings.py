@@ -10,7 +10,7 @@ from support.models import byte_tokenizer
 from transformers import AutoTokenizer
 
 from specjax.checkpoints.hub import find
-from specjax.core.context import advance_along
+from specjax.core.automata import advance_along
 from specjax.errors import RequestError
 from specjax.requests.constraint import compile_constraint
 from specjax.requests.stop_strings import combine_stops, compile_stops

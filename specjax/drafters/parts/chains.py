@@ -13,7 +13,7 @@ from flax import struct
 from jax import lax
 
 from ...core import tree
-from ...core.context import advance
+from ...core.automata import advance
 from ...core.sampling import adjust, sample, warp
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from ...core.context import advance
+from ...core.automata import advance
 from ...core.sampling import adjust, siblings, warp
 from .readers import Reader, ReaderState
 

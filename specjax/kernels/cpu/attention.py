@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..gpu.attention import Scores
+from .processor import matrix_extensions
 from .product import chunks_of, is_installed, threads
 
 _MOST = 64
@@ -56,7 +57,8 @@ def attend(q: jax.Array, past: tuple, length: jax.Array, rows: tuple, mask: jax.
     fill = -mask.shape[-1] % llvm.LANES
     keys, values = (jnp.pad(each, [(0, 0), (0, 0), (0, fill), (0, 0)]) for each in rows)
     mask = jnp.pad(mask.astype(jnp.uint8), [(0, 0), (0, 0), (0, fill)])
-    name = llvm.register(attention_llvm.node_attention, D, threads() - 1)
+    wide = "avx512f" in matrix_extensions()
+    name = llvm.register(attention_llvm.node_attention, D, threads() - 1, wide)
     groups = B * K * -(-N * G // attention_llvm.TOGETHER)
     work = q.size * (past[0].shape[2] + keys.shape[2])
     call = jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(q.shape, jnp.float32), vmap_method="sequential")

@@ -50,6 +50,7 @@ class _Head(NamedTuple):
       count: the number of rows, a multiple of 16.
       row: gives the number of a query's vector in the operand and in the result.
       seen: gives the mask's bytes of a query.
+      columns: see ``_add``.
       scratch: for each query its largest scores so far [16] and its weight [16]; then the scores
         of each block, [blocks, queries, 16].
     """
@@ -63,11 +64,14 @@ class _Head(NamedTuple):
     count: Any
     row: Callable
     seen: Callable
+    columns: int
     scratch: Any
 
 
-def node_attention(name: str, D: int, helpers: int) -> Call:
+def node_attention(name: str, D: int, helpers: int, wide: bool) -> Call:
     """The kernel for a head dimension, a multiple of 16, which ``helpers`` may share.
+
+    ``wide``: whether the processor has the registers of AVX-512.
 
     Operands: queries [B, N, K, G, D]; keys and values of the past [B, K, T, D]; int32 lengths [B];
     keys and values of the rows [B, K, M, D]; and bytes [B, N, M], 1 for the rows that a node sees.
@@ -104,7 +108,7 @@ def node_attention(name: str, D: int, helpers: int) -> Call:
 
         past = tuple(_row(build, of, build.mul(h, T), D) for of in (past_keys, past_values))
         rows = tuple(_row(build, of, build.mul(h, M), D) for of in (row_keys, row_values))
-        head = _Head(first, end, past, rows, length, T, M, row, seen, scratch)
+        head = _Head(first, end, past, rows, length, T, M, row, seen, 5 if wide else 2, scratch)
         _attend(build, head, q, result, D)
         build.call(declare(call.module, "free", VOID, POINTER), [scratch])
     return call.finish(helpers)
@@ -132,7 +136,7 @@ def _attend(build, head: _Head, q, result, D: int) -> None:
             _store(build, scores, place(m, at), 0)
 
     def add(together: list, values, at, _) -> None:
-        _add(build, [(state(m), sums(m), place(m, at)) for m in together], values, D)
+        _add(build, [(state(m), sums(m), place(m, at)) for m in together], values, D, head.columns)
 
     _in_blocks(build, head, 0, D, score)
     with loop(build, head.first, head.end, 1) as m:
@@ -177,25 +181,28 @@ def _in_groups(build, head: _Head, visit: Callable) -> None:
             visit([build.add(m, I64(i)) for i in range(size)])
 
 
-def _add(build, queries: list, values, D: int) -> None:
-    """Adds a block of values to some queries' sums. ``queries``: their states, sums and scores."""
-    parts = range(0, D, LANES)
+def _add(build, queries: list, values, D: int, columns: int) -> None:
+    """Adds a block of values to some queries' sums. ``queries``: their states, sums and scores.
+
+    ``columns``: the vectors of each query's sums that registers hold. The first is its weight.
+    """
     weighed = []
     for state, _, place in queries:
         scores = _load(build, place, 0)
         weights = _exp(build, build.fsub(scores, _load(build, state, 0)))
         weighed.append(build.select(build.fcmp_unordered(">", scores, _same(NEVER)), weights, _same(0)))
-    totals = [[_load(build, state, LANES), *(_load(build, sums, d) for d in parts)] for state, sums, _ in queries]
-    for t in range(LANES):
-        rows = [_load(build, values, t * D + d) for d in parts]
-        for i, weights in enumerate(weighed):
-            weight = _shuffle(build, weights, weights, [t] * LANES)
-            whole, *others = totals[i]
-            totals[i] = [build.fadd(whole, weight), *(_fma(build, weight, x, y) for x, y in zip(rows, others))]
-    for (state, sums, _), (whole, *others) in zip(queries, totals):
-        _store(build, whole, state, LANES)
-        for d, part in zip(parts, others):
-            _store(build, part, sums, d)
+    kept = [[(state, LANES), *((sums, d) for d in range(0, D, LANES))] for state, sums, _ in queries]
+    for first in range(0, 1 + D // LANES, columns):
+        places = [each[first : first + columns] for each in kept]
+        totals = [[_load(build, *place) for place in each] for each in places]
+        for t in range(LANES):
+            read = lambda i: _load(build, values, t * D + (i - 1) * LANES) if i else _same(1)
+            rows = [read(first + i) for i in range(len(places[0]))]
+            for i, weights in enumerate(weighed):
+                weight = _shuffle(build, weights, weights, [t] * LANES)
+                totals[i] = [_fma(build, weight, x, y) for x, y in zip(rows, totals[i])]
+        for place, total in zip(sum(places, []), sum(totals, [])):
+            _store(build, total, *place)
 
 
 def _scores(build, queries, keys, D: int) -> list:

@@ -30,10 +30,7 @@ _METADATA, _NUMBERS, _DATA, _SHAPE, _VALUE = 24, 24, 24, 40, 8
 I8, I16, I32, I64 = map(ir.IntType, (8, 16, 32, 64))
 FLOAT, POINTER, VOID = ir.FloatType(), ir.PointerType(), ir.VoidType()
 LANES = 16
-"""The numbers of a vector, which fill a register of AVX-512.
-
-LLVM splits it for other processors.
-"""
+"""The numbers of a vector, which fill a register of AVX-512, or four of Arm: LLVM splits it."""
 FLOATS, INTS = ir.VectorType(FLOAT, LANES), ir.VectorType(I32, LANES)
 
 
@@ -112,12 +109,17 @@ def _compile(module: ir.Module) -> binding.ExecutionEngine:
     oldest = level()
     cpu, features = (oldest, "") if oldest else (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
     machine = binding.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=3)
+    engine = binding.create_mcjit_compiler(optimised(module, machine), machine)
+    engine.finalize_object()
+    return engine
+
+
+def optimised(module: ir.Module, machine: binding.TargetMachine) -> binding.ModuleRef:
+    """The module after LLVM's passes for a machine."""
     parsed = binding.parse_assembly(str(module))
     passes = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=2))
     passes.getModulePassManager().run(parsed, passes)
-    engine = binding.create_mcjit_compiler(parsed, machine)
-    engine.finalize_object()
-    return engine
+    return parsed
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 The weights lie in the order of ``tile_order``. The kernel rounds each row in the groups of the
 weight, to eight bits or for an exact form to sixteen, and multiplies whole numbers: by the
-instructions VNNI (AVX-512 or AVX), by those of AVX2, or by plain multiplications. ``tiles_llvm``
-has its code and needs the extra ``cpu``.
+instructions VNNI (AVX-512 or AVX), by those of AVX2, by the dot products of Arm, or by plain
+multiplications. ``tiles_llvm`` has its code and needs the extra ``cpu``.
 """
 
 from collections.abc import Sequence
@@ -21,6 +21,9 @@ _CHUNK = 1 << 17
 
 _ROWS = 6
 """So many rows more take as long again."""
+
+_KINDS = "avx512_vnni", "avx_vnni", "avx2", "asimddp"
+"""Instructions for whole numbers, the fastest first."""
 
 
 class TiledWeight(Protocol):
@@ -49,7 +52,7 @@ def fits(group: int) -> bool:
 
 def instructions() -> str:
     """The kind of instructions with which this processor multiplies whole numbers."""
-    return next((kind for kind in ("avx512_vnni", "avx_vnni", "avx2") if kind in matrix_extensions()), "plain")
+    return next((kind for kind in _KINDS if kind in matrix_extensions()), "plain")
 
 
 def product(rows: jax.Array, weight: TiledWeight, number: jax.Array | None = None) -> jax.Array:

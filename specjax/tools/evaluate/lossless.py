@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...core.context import advance_along
+from ...core.automata import advance_along
 from ...core.sampling import adjust
 from ...drafters.auto.times import Times
 from ...errors import RequestError

@@ -16,7 +16,7 @@ from ...models.decoder import Decoder
 from ...text.feedback_log import hash_weights, identify
 from .. import data
 from ..loop import BatchSource, fit
-from ..on_policy import MeasuredAcceptance
+from ..measured_acceptance import MeasuredAcceptance
 from ..recipe import Recipe
 from ..run import cast, cast_target, check, check_run, keep_recipe, save_drafter
 from ..saving import lock, report_failure

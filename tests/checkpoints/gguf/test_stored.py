@@ -114,3 +114,14 @@ def test_a_missing_kernel_is_said(tmp_path, monkeypatch):
         SpecjaxWarning, match=r"int8 weights need the kernel of the extra cpu; .+ pip install 'specjax\[cpu\]'"
     ):
         load_model(path, Placement(quantize="int8"))
+
+
+def test_missing_instructions_are_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(placement, "instructions", lambda: "plain")
+    raw = raw_config("llama")
+    path = write_gguf(tmp_path / "model.gguf", random_tensors(raw), raw)
+    with pytest.warns(
+        SpecjaxWarning, match="int4 weights need VNNI, AVX2 or the dot products of Arm; .+ one by one"
+    ) as said:
+        load_model(path, Placement(quantize="int4"))
+    assert len([one for one in said if "VNNI" in str(one.message)]) == 1

@@ -4,13 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from llvmlite import ir
 
-from specjax.kernels.cpu import processor, product, tiles, tiles_llvm
+from specjax.kernels.cpu import processor, product, quads_llvm, tile_kernel_llvm, tiles
 from specjax.models.quantised_products import multiply
 from specjax.models.quantised_weights import Quantised, pack
 
 KINDS = [kind for kind in ("avx512_vnni", "avx_vnni", "avx2") if kind in processor.matrix_extensions()] + ["plain"]
 KINDS += ["avx_vnni"] * (KINDS[0] == "avx512_vnni")  # AVX-512 has these instructions for half a register, too
+KINDS += ["asimddp"]
 SHAPES = (1, 576, 32), (20, 96, 16), (33, 40, 8), (100, 48, 24), (16, 128, 128), (7, 64, 64), (700, 32, 32)
 """Outputs, inputs and inputs of a group: outputs that fill no tile, one output, groups of each size."""
 
@@ -39,6 +41,23 @@ def rounded(x: np.ndarray, group: int, most: int = 127) -> np.ndarray:
 
 def rows_of(count: int, inputs: int) -> np.ndarray:
     return np.random.default_rng(count).standard_t(4, (count, inputs)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def dot_products_of_arm(monkeypatch):
+    """Other processors run Arm's code with the meaning of its instruction in place of it."""
+    if "asimddp" not in processor.matrix_extensions():
+        monkeypatch.setattr(quads_llvm, "signed_dot", signed_dot)
+
+
+def signed_dot(kernel, sum_, a, b):
+    """Lane i is added the products of bytes 4 i to 4 i + 3, with their signs."""
+    build, wide = kernel.build, ir.VectorType(ir.IntType(32), 16)
+    products = build.mul(build.sext(a, wide), build.sext(b, wide))
+    for k in range(4):
+        lanes = ir.VectorType(ir.IntType(32), 4)([4 * i + k for i in range(4)])
+        sum_ = build.add(sum_, build.shuffle_vector(products, products, lanes))
+    return sum_
 
 
 @pytest.fixture(params=KINDS)
@@ -139,15 +158,16 @@ def test_tiles_are_the_weight(scheme, shape):
 
 def test_the_instructions_are_those_of_the_processor(monkeypatch):
     for extensions, kind in {(): "plain", ("avx2",): "avx2", ("avx_vnni", "avx2"): "avx_vnni",
-                             ("avx512_vnni", "avx512f", "avx2"): "avx512_vnni"}.items():  # fmt: skip
+                             ("avx512_vnni", "avx512f", "avx2"): "avx512_vnni",
+                             ("asimddp", "bf16", "i8mm", "sve"): "asimddp"}.items():  # fmt: skip
         monkeypatch.setattr(tiles, "matrix_extensions", lambda extensions=extensions: extensions)
         assert tiles.instructions() == kind
-    assert set(tiles_llvm.LANES) == {"avx512_vnni", "avx_vnni", "avx2", "plain"}
+    assert set(tile_kernel_llvm.LANES) == {"avx512_vnni", "avx_vnni", "avx2", "asimddp", "plain"}
 
 
 def test_a_broken_sum_is_noticed(monkeypatch):
     """The kernel without the excess of its numbers gives another product."""
-    monkeypatch.setattr(tiles_llvm.Form, "excess", property(lambda form: 1))
+    monkeypatch.setattr(tile_kernel_llvm.Form, "excess", property(lambda form: 1))
     monkeypatch.setattr(tiles, "instructions", lambda: "plain")
     weight, exact = random_weight(61, 32, 32, "int4", False)
     x = rows_of(61, 32)
