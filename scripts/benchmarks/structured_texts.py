@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from greedy_equality import disturbed, generators
+from greedy_equality import SMALL, disturbed, generators
 from page import Result, arguments
 from rich.progress import track
 from structured import conditions_of, is_valid, write_page
@@ -22,6 +22,7 @@ from specjax.drafters import METHODS, needs_of
 from specjax.errors import RequestError
 from specjax.loop.drafter import Models, TrainedHead
 from specjax.requests.constraint import compile_constraint
+from specjax.tools.evaluate.comparison import select_options
 
 ROWS = 8
 PROMPT = "x = "
@@ -73,7 +74,7 @@ def embedded(method: str, target) -> Iterator[tuple[str, Generator]]:
 def own(method: str, target, draft: str | None) -> Iterator[tuple[str, Generator]]:
     """The generator of a method with the user's drafter, where the method takes one."""
     takes = method == "auto" or isinstance(needs_of(method), Models | TrainedHead)
-    yield method, Generator(target, method, draft if takes else None, capacity=256)
+    yield method, Generator(target, method, draft if takes else None, capacity=256, **select_options(method, SMALL))
 
 
 def accepted_schemas(file: Path, target) -> list:
