@@ -1,10 +1,12 @@
-"""Products of rows with weights of fewer bits: by the kernel of ``kernels.cpu.tiles``, or by XLA.
+"""Products of rows with weights of fewer bits: by a kernel for CPUs or for GPUs, or by XLA.
 
 Sums are float32. These sums define the quantised model: a method that drafts with it, and plain
-decoding, compute the same ones. The kernel rounds each row in the groups of the weight, with int8
-and int4 to eight bits, with their exact forms to sixteen. XLA's products have the floats of the
-rows.
+decoding, compute the same ones. The kernel for CPUs, ``kernels.cpu.tiles``, rounds each row in the
+groups of the weight, with int8 and int4 to eight bits, with their exact forms to sixteen. The
+kernel for GPUs, ``kernels.gpu.packed_product``, and XLA's products have the floats of the rows.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from jax import lax
 from jax.core import Tracer
 
 from ..kernels.cpu import tiles
+from ..kernels.gpu import cache_write, packed_product
 from .quantised_weights import Quantised
 
 
@@ -30,11 +33,17 @@ def multiply(rows: jax.Array, weight: Quantised, number: jax.Array | None = None
     Args:
       number: the matrix to multiply with, of a weight [X, out, in], int32.
     """
-    if weight.outputs is None or rows.ndim > 2 or jax.sharding.get_abstract_mesh().size > 1:
-        return _multiply_by_xla(rows, weight, number)
-    by_kernel = lambda *given: tiles.product(*given[:2], **(dict(number=given[2]) if given[2:] else {}))
     given = (rows, weight) if number is None else (rows, weight, number)
-    return lax.platform_dependent(*given, cpu=by_kernel, default=_multiply_by_xla)
+    return lax.platform_dependent(*given, **_kernels(rows, weight), default=_multiply_by_xla)
+
+
+def _kernels(rows: jax.Array, weight: Quantised) -> dict[str, Callable]:
+    """The kernels that take these rows and this weight, by their platforms."""
+    if rows.ndim > 2 or jax.sharding.get_abstract_mesh().size > 1:
+        return {}
+    if weight.outputs is not None:
+        return {"cpu": tiles.product}
+    return {"cuda": packed_product.product} if cache_write.are_usable() and packed_product.fits(rows, weight) else {}
 
 
 def _multiply_by_xla(rows: jax.Array, weight: Quantised, number: jax.Array | None = None) -> jax.Array:
