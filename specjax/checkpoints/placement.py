@@ -63,13 +63,18 @@ class Placement:
     def for_device(self, config: ModelConfig) -> "Placement":
         """The placement, with float16 for a bfloat16 checkpoint on a GPU without bfloat16.
 
-        Warns where weights of fewer bits lack their kernel on a CPU.
+        Warns where weights of fewer bits lack their kernel.
         """
         device = jax.devices()[0] if self.mesh is None else self.mesh.devices.flat[0]
-        if self.quantize not in (None, "fp8") and device.platform == "cpu" and not is_installed():
-            message = f"{self.quantize} weights need the kernel of the extra cpu; without it each product widens them"
-            warnings.warn(f"{message}, several times slower; pip install 'specjax[cpu]'", SpecjaxWarning, stacklevel=3)
         capability = float(getattr(device, "compute_capability", 8))
+        lacks = None
+        if device.platform == "cpu" and not is_installed():
+            lacks = "need the kernel of the extra cpu", "several times slower; pip install 'specjax[cpu]'"
+        elif device.platform == "gpu" and capability < 8:
+            lacks = f"have no kernel on a GPU of compute capability {capability}", "slower; use 8.0 or newer"
+        if lacks and self.quantize not in (None, "fp8"):
+            message = f"{self.quantize} weights {lacks[0]}; without it each product widens them, {lacks[1]}"
+            warnings.warn(message, SpecjaxWarning, stacklevel=3)
         if self.dtype is not None or config.dtype != "bfloat16" or device.platform != "gpu" or capability >= 8:
             return self
         message = f"a GPU of compute capability {capability} has no bfloat16, so the weights are float16"

@@ -49,12 +49,31 @@ def _kernels(rows: jax.Array, weight: Quantised) -> dict[str, Callable]:
 def _multiply_by_xla(rows: jax.Array, weight: Quantised, number: jax.Array | None = None) -> jax.Array:
     weight = (weight if number is None else weight[number]).in_rows()
     rows = rows.astype(weight.dtype)
+    forms: dict[str, Callable] = {"tpu": _multiply_on_tpu}
     if weight.scheme.startswith("int8") and rows.size == rows.shape[-1]:
-        return lax.platform_dependent(rows, weight, cuda=_multiply_one_row, default=_multiply_matrices)
-    return _multiply_matrices(rows, weight)
+        forms["cuda"] = _sum_one_row
+    return lax.platform_dependent(rows, weight, **forms, default=_multiply_matrices)
 
 
-def _multiply_one_row(rows: jax.Array, weight: Quantised) -> jax.Array:
+def _multiply_on_tpu(rows: jax.Array, weight: Quantised) -> jax.Array:
+    """The product in the forms whose weights XLA for TPU reads packed.
+
+    It would write the weights to memory as float32 for a single row, which therefore gets a second
+    row of zeros, and bytes of two numbers twice, unless both halves are numbers of their own.
+    """
+    q = weight.numbers()
+    if weight.bits == 4:
+        byte = weight.values.reshape(*weight.scales.shape, -1)
+        halves = jnp.concatenate([byte & 15, byte >> 4], -1)
+        signed = (halves ^ 8).astype(jnp.int8) - 8 if weight.offsets is None else halves.astype(jnp.int8)
+        q = signed.reshape(q.shape)
+    if rows.size > rows.shape[-1]:
+        return _multiply_numbers(rows, q, weight)
+    two = jnp.pad(rows.reshape(1, -1), [(0, 1), (0, 0)])
+    return _multiply_numbers(two, q, weight)[:1].reshape(*rows.shape[:-1], -1)
+
+
+def _sum_one_row(rows: jax.Array, weight: Quantised) -> jax.Array:
     """The product of a single row on a GPU.
 
     There XLA's sum reads weights of int8 faster than XLA's product does.
@@ -64,7 +83,12 @@ def _multiply_one_row(rows: jax.Array, weight: Quantised) -> jax.Array:
 
 
 def _multiply_matrices(rows: jax.Array, weight: Quantised) -> jax.Array:
-    q = weight.numbers().astype(weight.dtype)  # exact, also in bfloat16
+    return _multiply_numbers(rows, weight.numbers(), weight)
+
+
+def _multiply_numbers(rows: jax.Array, q: jax.Array, weight: Quantised) -> jax.Array:
+    """The product of rows and the numbers q [out, in] of a weight, with its scales and offsets."""
+    q = q.astype(weight.dtype)  # exact, also in bfloat16
     if weight.scales.shape[-1] == 1 and weight.offsets is None:
         return jnp.einsum("...i,oi->...o", rows, q, preferred_element_type=jnp.float32) * weight.scales[:, 0]
     split = lambda x: x.reshape(*x.shape[:-1], -1, weight.group)
