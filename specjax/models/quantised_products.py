@@ -59,18 +59,23 @@ def _multiply_on_tpu(rows: jax.Array, weight: Quantised) -> jax.Array:
     """The product in the forms whose weights XLA for TPU reads packed.
 
     It would write the weights to memory as float32 for a single row, which therefore gets a second
-    row of zeros, and bytes of two numbers twice, unless both halves are numbers of their own.
+    row of zeros, and bytes of two numbers twice, unless both halves are axes of their own.
     """
-    q = weight.numbers()
-    if weight.bits == 4:
-        byte = weight.values.reshape(*weight.scales.shape, -1)
-        halves = jnp.concatenate([byte & 15, byte >> 4], -1)
-        signed = (halves ^ 8).astype(jnp.int8) - 8 if weight.offsets is None else halves.astype(jnp.int8)
-        q = signed.reshape(q.shape)
+    form = _multiply_halves if weight.bits == 4 else _multiply_matrices
     if rows.size > rows.shape[-1]:
-        return _multiply_numbers(rows, q, weight)
+        return form(rows, weight)
     two = jnp.pad(rows.reshape(1, -1), [(0, 1), (0, 0)])
-    return _multiply_numbers(two, q, weight)[:1].reshape(*rows.shape[:-1], -1)
+    return form(two, weight)[:1].reshape(*rows.shape[:-1], -1)
+
+
+def _multiply_halves(rows: jax.Array, weight: Quantised) -> jax.Array:
+    """The product with numbers of four bits [out, G, 2, in / 2 G], below and above in a byte."""
+    byte = lax.bitcast_convert_type(weight.values, jnp.int8 if weight.offsets is None else jnp.uint8)
+    shifts = jnp.array([[4], [0]], byte.dtype)
+    q = ((byte.reshape(*weight.scales.shape, 1, -1) << shifts) >> 4).astype(weight.dtype)
+    split = rows.reshape(*rows.shape[:-1], *q.shape[1:])
+    sums = jnp.einsum("...ghi,oghi->...og", split, q, preferred_element_type=jnp.float32)
+    return _scaled(sums, rows, weight)
 
 
 def _sum_one_row(rows: jax.Array, weight: Quantised) -> jax.Array:
@@ -83,17 +88,21 @@ def _sum_one_row(rows: jax.Array, weight: Quantised) -> jax.Array:
 
 
 def _multiply_matrices(rows: jax.Array, weight: Quantised) -> jax.Array:
-    return _multiply_numbers(rows, weight.numbers(), weight)
-
-
-def _multiply_numbers(rows: jax.Array, q: jax.Array, weight: Quantised) -> jax.Array:
-    """The product of rows and the numbers q [out, in] of a weight, with its scales and offsets."""
-    q = q.astype(weight.dtype)  # exact, also in bfloat16
+    q = weight.numbers().astype(weight.dtype)  # exact, also in bfloat16
     if weight.scales.shape[-1] == 1 and weight.offsets is None:
         return jnp.einsum("...i,oi->...o", rows, q, preferred_element_type=jnp.float32) * weight.scales[:, 0]
-    split = lambda x: x.reshape(*x.shape[:-1], -1, weight.group)
-    sums = jnp.einsum("...gi,ogi->...og", split(rows), split(q), preferred_element_type=jnp.float32)
+    sums = jnp.einsum("...gi,ogi->...og", _split(rows, weight), _split(q, weight), preferred_element_type=jnp.float32)
+    return _scaled(sums, rows, weight)
+
+
+def _split(x: jax.Array, weight: Quantised) -> jax.Array:
+    """The last axis in groups [..., G, inputs]."""
+    return x.reshape(*x.shape[:-1], -1, weight.group)
+
+
+def _scaled(sums: jax.Array, rows: jax.Array, weight: Quantised) -> jax.Array:
+    """The product [..., out] that sums of numbers [..., out, G] become by scales and offsets."""
     product = (sums * weight.scales).sum(-1)
     if weight.offsets is None:
         return product
-    return product + jnp.einsum("...g,og->...o", split(rows.astype(jnp.float32)).sum(-1), weight.offsets)
+    return product + jnp.einsum("...g,og->...o", _split(rows.astype(jnp.float32), weight).sum(-1), weight.offsets)

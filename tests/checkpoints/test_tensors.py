@@ -205,7 +205,9 @@ def test_a_gpu_without_bfloat16_gets_float16_with_one_warning(checkpoint, monkey
 @pytest.mark.parametrize(("capability", "quantize", "told"), [
     ("7.5", "int4", 1), ("7.5", "stored", 1), ("7.5", "fp8", 0), ("7.5", None, 0), ("8.0", "int4", 0),
 ])  # fmt: skip
-def test_a_gpu_too_old_for_the_kernel_of_packed_weights_is_told_once(checkpoint, monkeypatch, capability, quantize, told):
+def test_a_gpu_too_old_for_the_kernel_of_packed_weights_is_told_once(
+    checkpoint, monkeypatch, capability, quantize, told
+):
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu", compute_capability=capability)])
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("default")

@@ -15,9 +15,7 @@ def random_weight(
     q = rng.integers(low, high, (outputs, inputs), np.int8, endpoint=True)
     scales, shifts = (rng.normal(size=(outputs, inputs // group)).astype(np.float32) for _ in range(2))
     values = jnp.asarray(q) if high == 127 else pack(jnp.asarray(q), group)
-    weight = Quantised(
-        values, jnp.asarray(scales), scheme, jnp.dtype(dtype), jnp.asarray(shifts) if offsets else None
-    )
+    weight = Quantised(values, jnp.asarray(scales), scheme, jnp.dtype(dtype), jnp.asarray(shifts) if offsets else None)
     spread = lambda x: np.repeat(np.float64(x), group, 1)
     return weight, q * spread(scales) + spread(shifts) * offsets
 

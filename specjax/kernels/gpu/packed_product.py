@@ -72,7 +72,8 @@ def product(
     from jax.experimental.pallas import triton
 
     if number is None:
-        weight, number = jax.tree.map(lambda array: array[None], weight), jnp.int32(0)
+        weight = jax.tree.map(lambda array: array[None], weight)
+    matrix = jnp.zeros(1, jnp.int32) if number is None else number.reshape(1)
     N, (_, outputs, size) = len(rows), weight.values.shape
     tile = _TILE if N <= _FEW_ROWS else _TILE_OF_MANY
     steps = pl.cdiv(size, _BYTES)
@@ -85,7 +86,7 @@ def product(
         compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=_STAGES),
         interpret=interpret,
         name="packed_product",
-    )(number.reshape(1), rows.astype(weight.dtype), weight.values, weight.scales, *offsets)
+    )(matrix, rows.astype(weight.dtype), weight.values, weight.scales, *offsets)
     return parts.sum(0)
 
 

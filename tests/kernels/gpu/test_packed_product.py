@@ -35,7 +35,9 @@ def relative_error(found, wanted: np.ndarray) -> float:
     return np.abs(np.float64(found) - wanted).max() / np.abs(wanted).max()
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow if i > 4 else ()) for i, case in enumerate(CASES)])
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if i > 4 else ()) for i, case in enumerate(CASES)]
+)
 def test_the_kernel_multiplies_the_numbers(case):
     """numpy's product in float64."""
     count, scheme, offsets, shape = case
