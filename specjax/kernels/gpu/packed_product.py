@@ -1,7 +1,8 @@
-"""The product of few rows with weights of four or eight bits on a GPU, which widens them in registers.
+"""The product of few rows with weights of four or eight bits in a GPU kernel.
 
 A program has a tile of outputs and a share of the inputs. It reads the numbers as they are stored,
-widens those of a group, multiplies them by tensor cores, and adds the sum times the group's scale.
+widens those of a group in registers, multiplies them by tensor cores, and adds the sum times the
+group's scale.
 XLA would write the sums of all groups to memory, and of four bits the widened weights, too.
 
 The order of the summands does not depend on the number of rows. Two warps of a program share its
