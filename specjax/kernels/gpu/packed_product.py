@@ -2,8 +2,8 @@
 
 A program has a tile of outputs and a share of the inputs. It reads the numbers as they are stored,
 widens those of a group in registers, multiplies them by tensor cores, and adds the sum times the
-group's scale.
-XLA would write the sums of all groups to memory, and of four bits the widened weights, too.
+group's scale. XLA would write the sums of all groups to memory, and of four bits the widened
+weights, too.
 
 The order of the summands does not depend on the number of rows. Two warps of a program share its
 outputs: from four warps on, Triton would choose other instructions for larger tiles.
