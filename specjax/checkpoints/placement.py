@@ -64,12 +64,12 @@ class Placement:
     def for_device(self, config: ModelConfig) -> "Placement":
         """The placement, with float16 for a bfloat16 checkpoint on a GPU without bfloat16.
 
-        Warns where a CPU lacks the kernel for weights of fewer bits, or instructions for it.
+        Warns where weights of fewer bits lack their kernel, or instructions for it.
         """
         device = jax.devices()[0] if self.mesh is None else self.mesh.devices.flat[0]
-        if self.quantize not in (None, "fp8") and device.platform == "cpu" and (lack := _lack()):
-            warnings.warn(f"{self.quantize} weights need {lack}", SpecjaxWarning, stacklevel=3)
         capability = float(getattr(device, "compute_capability", 8))
+        if self.quantize not in (None, "fp8") and (lack := _lack(device.platform, capability)):
+            warnings.warn(f"{self.quantize} weights {lack}", SpecjaxWarning, stacklevel=3)
         if self.dtype is not None or config.dtype != "bfloat16" or device.platform != "gpu" or capability >= 8:
             return self
         message = f"a GPU of compute capability {capability} has no bfloat16, so the weights are float16"
@@ -81,13 +81,13 @@ class Placement:
         return parallel.sharding(param, self.mesh, self.rules)
 
 
-def _lack() -> str | None:
-    """What a CPU lacks for fast products with weights of fewer bits, and what follows."""
-    if not is_installed():
-        return (
-            "the kernel of the extra cpu; without it each product widens them, several times slower; "
-            "pip install 'specjax[cpu]'"
-        )
-    if instructions() == "plain":
-        return "VNNI, AVX2 or the dot products of Arm; without them the kernel multiplies one by one, slower"
+def _lack(platform: str, capability: float) -> str | None:
+    """What weights of fewer bits lack on a device for fast products, and what follows."""
+    widens = "without it each product widens them"
+    if platform == "cpu" and not is_installed():
+        return f"need the kernel of the extra cpu; {widens}, several times slower; pip install 'specjax[cpu]'"
+    if platform == "cpu" and instructions() == "plain":
+        return "need VNNI, AVX2 or the dot products of Arm; without them the kernel multiplies one by one, slower"
+    if platform == "gpu" and capability < 8:
+        return f"have no kernel on a GPU of compute capability {capability}; {widens}, slower; use 8.0 or newer"
     return None

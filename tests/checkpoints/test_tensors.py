@@ -202,6 +202,24 @@ def test_a_gpu_without_bfloat16_gets_float16_with_one_warning(checkpoint, monkey
     ][: dtype == "float16"]
 
 
+@pytest.mark.parametrize(("capability", "quantize", "told"), [
+    ("7.5", "int4", 1), ("7.5", "stored", 1), ("7.5", "fp8", 0), ("7.5", None, 0), ("8.0", "int4", 0),
+])  # fmt: skip
+def test_a_gpu_too_old_for_the_kernel_of_packed_weights_is_told_once(
+    checkpoint, monkeypatch, capability, quantize, told
+):
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu", compute_capability=capability)])
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            load = Placement(quantize=quantize).for_device(TINY)
+    assert load.quantize == quantize
+    assert [str(one.message) for one in found] == [
+        f"{quantize} weights have no kernel on a GPU of compute capability {capability}; without it each product widens them, "
+        "slower; use 8.0 or newer"
+    ] * told
+
+
 def test_weights_beyond_float16_are_refused(checkpoint):
     edit(checkpoint, lambda tensors: tensors["model.norm.weight"].fill(7e4))
     assert np.asarray(load_model(checkpoint).norm[...]).max() == np.float32(7e4)

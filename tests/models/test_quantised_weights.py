@@ -290,15 +290,21 @@ def test_the_perplexity_of_the_embedded_target_hardly_rises():
         assert 0.99 < np.exp(found - plain) < most
 
 
-@pytest.mark.parametrize("shape", [(96,), (1, 96), (1, 1, 96)])
-def test_a_gpu_multiplies_one_row_as_it_multiplies_several(shape):
-    """The sum that only a GPU computes, against the product of all other platforms."""
+ONE_ROW = [(96,), (1, 96), (1, 1, 96)]
+
+
+@pytest.mark.parametrize("scheme, platform, shape", [
+    *(("int8", "cuda", shape) for shape in ONE_ROW),
+    *((scheme, "tpu", shape) for scheme in ("int8", "int4", "stored") for shape in (*ONE_ROW, (3, 96))),
+])  # fmt: skip
+def test_gpus_and_tpus_multiply_as_other_platforms(scheme, platform, shape):
+    """The forms that only they compute, against the product of all other platforms."""
     rng = np.random.default_rng(0)
-    weight = quantise(jnp.asarray(rng.normal(size=(40, 96)), jnp.bfloat16), "int8")
-    row = jnp.asarray(rng.normal(size=shape), jnp.bfloat16)
-    found, expected = (
-        quantised_products._multiply_one_row(row, weight),
-        quantised_products._multiply_matrices(row, weight),
-    )
+    weight = quantise(jnp.asarray(rng.normal(size=(40, 96)), jnp.bfloat16), scheme.replace("stored", "int4"))
+    if scheme == "stored":
+        weight = weight.replace(offsets=jnp.asarray(rng.normal(size=weight.scales.shape), jnp.float32))
+    rows = jnp.asarray(rng.normal(size=shape), jnp.bfloat16)
+    form = {"cuda": quantised_products._sum_one_row, "tpu": quantised_products._multiply_on_tpu}[platform]
+    found, expected = form(rows, weight), quantised_products._multiply_matrices(rows, weight)
     assert found.shape == (*shape[:-1], 40) and found.dtype == jnp.float32
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -100,7 +100,8 @@ def measure_column(
         "round": bench.rounds,
         "dispatch": bench.dispatch,
         "variant": bench.variants,
-        "int8": bench.int8,
+        "int8": partial(bench.packed, "int8"),
+        "int4": partial(bench.packed, "int4"),
         "offload": bench.offload,
         "launches": bench.launches,
     }

@@ -136,9 +136,9 @@ class Bench:
         seconds = alternate({kind: partial(self.loop, 1, kind) for kind in kinds}, self.plan.repeats)
         return {f"variant/{name}": figure(seconds[name] / seconds["loop"]) for name in VARIANTS}
 
-    def int8(self) -> dict:
-        """The time of a plain round with weights of int8, as a divisor of the time with bfloat16."""
-        return {"int8": figure(self.against_other(jax.jit(quantise_module, static_argnums=1)(self.model, "int8"))[1])}
+    def packed(self, form: str) -> dict:
+        """The time of a plain round with weights of another form, as a divisor of the time with bfloat16."""
+        return {form: figure(self.against_other(jax.jit(quantise_module, static_argnums=1)(self.model, form))[1])}
 
     def offload(self) -> dict:
         """Rounds of a model whose layers are in the host's memory: the speed of the link, and what a tree costs."""

@@ -47,6 +47,7 @@ def rows() -> list[tuple[str, str, str]]:
     lines += [(f"variant/{name}", f"plain round with {name}, times that of the first line", "") for name in VARIANTS]
     lines += [
         ("int8", "plain decoding with int8 weights, times as fast", "at least 1.70"),
+        ("int4", "plain decoding with int4 weights, times as fast", "at least 2.60"),
         ("offload/gb_s", "layers in the host's memory: bytes over the link, GB/s", ""),
         ("offload/16", "the same: whole round of 16 nodes, times that of one", "at most 1.05"),
     ]

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from llvmlite import ir
+from support.packed_weights import random_weight, rows_of
 
 from specjax.kernels.cpu import processor, product, quads_llvm, tile_kernel_llvm, tiles
 from specjax.models.quantised_products import multiply
-from specjax.models.quantised_weights import Quantised, pack
 
 KINDS = [kind for kind in ("avx512_vnni", "avx_vnni", "avx2") if kind in processor.matrix_extensions()] + ["plain"]
 KINDS += ["avx_vnni"] * (KINDS[0] == "avx512_vnni")  # AVX-512 has these instructions for half a register, too
@@ -17,30 +17,12 @@ SHAPES = (1, 576, 32), (20, 96, 16), (33, 40, 8), (100, 48, 24), (16, 128, 128),
 """Outputs, inputs and inputs of a group: outputs that fill no tile, one output, groups of each size."""
 
 
-def random_weight(outputs: int, inputs: int, group: int, scheme: str, offsets: bool) -> tuple[Quantised, np.ndarray]:
-    """A weight of random numbers, and its numbers in float64, read as its definition says."""
-    rng = np.random.default_rng(outputs)
-    low, high = (-128, 127) if scheme.startswith("int8") else (0, 15) if offsets else (-8, 7)
-    q = rng.integers(low, high, (outputs, inputs), np.int8, endpoint=True)
-    scales, shifts = (rng.normal(size=(outputs, inputs // group)).astype(np.float32) for _ in range(2))
-    values = jnp.asarray(q) if high == 127 else pack(jnp.asarray(q), group)
-    weight = Quantised(
-        values, jnp.asarray(scales), scheme, jnp.dtype("bfloat16"), jnp.asarray(shifts) if offsets else None
-    )
-    spread = lambda x: np.repeat(np.float64(x), group, 1)
-    return weight, q * spread(scales) + spread(shifts) * offsets
-
-
 def rounded(x: np.ndarray, group: int, most: int = 127) -> np.ndarray:
     """Each group of a row as whole numbers times a scale, in float64."""
     groups = x.reshape(len(x), -1, min(group, 32))
     largest = np.abs(groups).max(-1, keepdims=True)
     q = np.rint(groups * (np.float32(most) / largest))
     return (np.float64(q) * np.float64(largest / np.float32(most))).reshape(x.shape)
-
-
-def rows_of(count: int, inputs: int) -> np.ndarray:
-    return np.random.default_rng(count).standard_t(4, (count, inputs)).astype(np.float32)
 
 
 @pytest.fixture(autouse=True)
