@@ -5,11 +5,14 @@ common. Block 0 belongs to no row: what is void is written there.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
+
+from .recurrence import State
 
 
 class Blocks(struct.PyTreeNode):
@@ -20,10 +23,12 @@ class Blocks(struct.PyTreeNode):
     Attributes:
       pool: [blocks, K, S, D], where S is the number of positions of a block.
       table: int32 [B, T / S], the block of each S positions of a row; 0 where the row has none.
+
+    Pool and table are None while others hold them, see ``give_pools``.
     """
 
-    pool: jax.Array
-    table: jax.Array
+    pool: Any
+    table: Any
 
     @property
     def block(self) -> int:
@@ -104,3 +109,22 @@ def without_writes(tree, valid: jax.Array):
 def with_tables_of(tree, like):
     """A pytree with the tables of the ``Blocks`` of ``like``."""
     return map_arrays(lambda leaf, old: leaf.replace(table=old.table) if is_blocks(leaf) else leaf, tree, like)
+
+
+def without_arrays(cache):
+    """A ``KVCache`` in whose layers ``Blocks`` without pool and table stand for the arrays."""
+    hollow = lambda layer: layer if isinstance(layer, State) else jax.tree.map(lambda _: Blocks(None, None), layer)
+    return cache.replace(layers=tuple(map(hollow, cache.layers)))
+
+
+def give_pools(tree, pools, table: jax.Array):
+    """A pytree whose ``Blocks`` have the arrays of ``pools``, a pytree, in order, and this table."""
+    left = iter(jax.tree.leaves(pools))
+    return map_arrays(lambda leaf: Blocks(next(left), table) if is_blocks(leaf) else leaf, tree)
+
+
+def take_pools(tree) -> tuple:
+    """A pytree whose ``Blocks`` have neither pool nor table, and the pools in order."""
+    blocks = [leaf for leaf in jax.tree.leaves(tree, is_leaf=is_blocks) if is_blocks(leaf)]
+    hollow = map_arrays(lambda leaf: Blocks(None, None) if is_blocks(leaf) else leaf, tree)
+    return hollow, [leaf.pool for leaf in blocks if leaf.pool is not None]
