@@ -111,6 +111,12 @@ def with_tables_of(tree, like):
     return map_arrays(lambda leaf, old: leaf.replace(table=old.table) if is_blocks(leaf) else leaf, tree, like)
 
 
+def pools_and_tables(tree) -> tuple[Any, list[jax.Array]]:
+    """A pytree with the pools in place of its ``Blocks``, and the tables."""
+    tables = [leaf.table for leaf in jax.tree.leaves(tree, is_leaf=is_blocks)]
+    return map_arrays(lambda leaf: leaf.pool, tree), tables
+
+
 def without_arrays(cache):
     """A ``KVCache`` in whose layers ``Blocks`` without pool and table stand for the arrays."""
     hollow = lambda layer: layer if isinstance(layer, State) else jax.tree.map(lambda _: Blocks(None, None), layer)

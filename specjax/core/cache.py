@@ -21,7 +21,7 @@ from jax import lax
 from ..errors import RequestError
 from ..kernels.gpu import cache_write
 from ..parallel import each_part_of_rows, split_rows
-from .blocks import Blocks, is_blocks, map_arrays, with_tables_of, without_writes
+from .blocks import Blocks, is_blocks, map_arrays, pools_and_tables, with_tables_of, without_writes
 from .eight_bits import EightBitRows, EightBits, blank
 from .recurrence import State
 
@@ -187,8 +187,8 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
     targets = arrays(cache.layers)
     by_slices = partial(_write_path, write=_write_row_by_row)
     at_once = partial(_write_path, write=_write_at_once)
-    in_kernel = cache_write.are_usable() and not isinstance(cache.dtype, EightBits) and not in_blocks
-    cuda = cache_write.write_path if in_kernel else at_once
+    in_kernel = cache_write.are_usable() and not isinstance(cache.dtype, EightBits)
+    cuda = (_write_blocks_in_kernel if in_blocks else cache_write.write_path) if in_kernel else at_once
     layers = lax.platform_dependent(
         *(without_writes(targets, valid), arrays(rows), path, start), cuda=cuda, rocm=at_once, default=by_slices
     )
@@ -201,6 +201,12 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
 
     layers = tuple(advance(states[i], rows[i]) if i in states else layer for i, layer in enumerate(layers))
     return cache.replace(layers=layers, length=length)
+
+
+def _write_blocks_in_kernel(layers: tuple, rows: tuple, path: jax.Array | None, start: jax.Array) -> tuple:
+    pools, (table, *_) = pools_and_tables(layers)
+    written = cache_write.write_path(pools, rows, path, start, table)
+    return map_arrays(lambda blocks, pool: blocks.replace(pool=pool), layers, written)
 
 
 def _write_path(layers: tuple, rows: tuple, path: jax.Array | None, start: jax.Array, *, write) -> tuple:

@@ -102,7 +102,11 @@ def rotate_and_attend(
         attended, new = by_products(*operands)
         return attended.astype(full_dtype(dtype)), new
 
-    in_kernel = partial(attention_kernel.attend, scores=scores)
+    def in_kernel(qkv, angles, past, *others):
+        table = past[0].table if is_blocks(past[0]) else None
+        past = past if table is None else tuple(each.pool for each in past)
+        return attention_kernel.attend(qkv, angles, past, *others, table, scores=scores)
+
     return lax.platform_dependent(*operands, cuda=in_kernel, default=rounded)
 
 
