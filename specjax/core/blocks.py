@@ -75,7 +75,7 @@ class Blocks(struct.PyTreeNode):
         return self.replace(pool=pool)
 
     def write_all(self, rows: jax.Array, start: jax.Array) -> "Blocks":
-        """Writes ``rows`` [B, K, P, D] from the positions ``start`` int32 [B] on, in one scatter."""
+        """Writes ``rows`` [B, K, P, D] from positions ``start`` int32 [B] on, in one scatter."""
         at = start[:, None] + jnp.arange(rows.shape[2])
         numbers = jnp.take_along_axis(self.table, at // self.block, 1, mode="fill", fill_value=0)
         new = jnp.swapaxes(_finite(rows, self.dtype), 1, 2)
@@ -124,7 +124,7 @@ def without_arrays(cache):
 
 
 def give_pools(tree, pools, table: jax.Array):
-    """A pytree whose ``Blocks`` have the arrays of ``pools``, a pytree, in order, and this table."""
+    """A pytree whose ``Blocks`` get the arrays of ``pools``, in order, and this table."""
     left = iter(jax.tree.leaves(pools))
     return map_arrays(lambda leaf: Blocks(next(left), table) if is_blocks(leaf) else leaf, tree)
 

@@ -1,4 +1,4 @@
-"""The memory of an engine's rows: which blocks each row has, and which row waits when they are few."""
+"""The blocks that each row of an engine has, and the row that waits when they are few."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ class BlockMemory(RowMemory):
         drafter = programs.session.drafter
         self._step = max(drafter.depth, MOST_FORCED) + 1
         self._ahead = 2 * drafter.depth + 1 if programs.draft_reads else 0
-        # A draft that reads all features at once, and a recurrent layer, begin with the first token.
+        # A draft that reads all features at once and a recurrent layer begin with the first token.
         whole = bool(drafter.taps) and not programs.draft_reads or programs.has_states
         self._longest = 0 if whole or not share else longest
 
@@ -51,7 +51,7 @@ class BlockMemory(RowMemory):
         return True
 
     def place(self, row: Row, may_share: bool) -> None:
-        """Gives the slot of a row that is read its blocks. ``may_share``: whether others may too."""
+        """Gives a slot the blocks of its row. ``may_share``: whether others may have them too."""
         self._programs.tables[row.slot] = self._programs.reading_table[0]
         if may_share:
             self._name(row, row.length)

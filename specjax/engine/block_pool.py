@@ -51,7 +51,7 @@ class BlockPool:
         return blocks
 
     def name(self, keys: Sequence[bytes], blocks: Sequence[int]) -> None:
-        """Notes what blocks hold. Where another block has a key already, it stays the one to share."""
+        """Notes what blocks hold. Where another block has a key already, that one is shared."""
         for key, block in zip(keys, blocks):
             if key not in self._by_key and block not in self._keys:
                 self._by_key[key] = block

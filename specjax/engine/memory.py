@@ -70,7 +70,7 @@ def check_memory(row, slots: int, copies: int, beside: int, mesh: Mesh | None = 
 
 
 def count_blocks(blocks: int | None, share: float | None, least: int, size: int, nbytes: int) -> int:
-    """The number of blocks of ``nbytes`` bytes: ``blocks``, or as many as fit a share of the device.
+    """The number of blocks of ``nbytes`` bytes: ``blocks``, or as many as fit.
 
     Args:
       share: the share of the first device's memory that may be in use.
@@ -91,6 +91,6 @@ def count_blocks(blocks: int | None, share: float | None, least: int, size: int,
         )
     if free is not None and blocks * nbytes > free:
         raise RequestError(
-            f"{blocks:,} blocks need {blocks * nbytes:,} bytes and the device has {free:,} bytes free; give fewer blocks"
+            f"{blocks:,} blocks need {blocks * nbytes:,} bytes and the device has {free:,} bytes free; give fewer"
         )
     return blocks

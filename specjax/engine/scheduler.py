@@ -171,7 +171,7 @@ class Scheduler:
             self.reading = row
 
     def suspend(self, row: Row) -> None:
-        """Takes a row that is read or decoded out of its place. It is read again before others begin."""
+        """Takes a row out of its place. It is read again before other requests begin."""
         self._suspended.append(row)
         row.filled = row.drafted = None
         if row is self.reading:
