@@ -19,14 +19,15 @@ class BlockMemory(RowMemory):
 
     Args:
       programs: has the pools and the tables.
+      size: the positions of a block.
       share: whether prompts share blocks.
       longest: the longest text whose blocks are of use to others; None for any length.
     """
 
-    def __init__(self, programs: Programs, share: bool, longest: int | None):
+    def __init__(self, programs: Programs, size: int, share: bool, longest: int | None):
         self.pool = BlockPool(programs.blocks)
         self._programs = programs
-        self._size = programs.block
+        self._size = size
         drafter = programs.session.drafter
         self._step = max(drafter.depth, MOST_FORCED) + 1
         self._ahead = 2 * drafter.depth + 1 if programs.draft_reads else 0

@@ -70,5 +70,5 @@ def make_memory(
     least, size = programs.tables.shape[1], programs.block
     programs.make_pools(count_blocks(options.blocks, options.memory, least, size, programs.block_bytes))
     longest = longest_shared_prompt(programs.session.target.config)
-    memory = BlockMemory(programs, options.prefix_bytes != 0, longest)
+    memory = BlockMemory(programs, size, options.prefix_bytes != 0, longest)
     return memory, BlockReader(memory, programs, prefixes, pace)

@@ -131,7 +131,8 @@ def begin_reading_draft(
     draft_reader = drafter.reads(target, draft, requests.tokens, requests.lengths, filled.taps)
     if draft_reader is None:
         return None
-    drafted = nothing_filled(draft_reader[0], *requests.tokens.shape, full_dtype(dtype))
+    B, T = requests.tokens.shape
+    drafted = nothing_filled(draft_reader[0], B, T, full_dtype(dtype))
     return drafted._replace(cache=without_arrays(drafted.cache)) if in_blocks else drafted
 
 

@@ -140,8 +140,8 @@ def attend(
 
     Args:
       q: [B, N, K, G, D], G query heads for each key head.
-      past: keys and values [B, K, T, D] of the cache, or ``Blocks``; None without a cache (training,
-        scoring).
+      past: keys and values [B, K, T, D] of the cache, or ``Blocks``; None without a cache, in
+        training and in scoring.
       length: int32 [B], valid positions of the past.
       rows: uncommitted keys and values [B, K, M, D]. The nodes' own rows are the last ones. None
         for attention to the past alone.

@@ -1,5 +1,7 @@
 """Rows in blocks: the texts and figures of each request alone, also of rows that had to wait for memory."""
 
+import re
+
 import numpy as np
 import pytest
 from support.engine import NAN, OPTIONS, PROMPTS, SETTING, cost, facts
@@ -76,6 +78,17 @@ def test_prompts_that_begin_alike_have_blocks_in_common(target, alone):
         np.testing.assert_array_equal(pool[np.array(engine.memory.pool.share(engine.memory._keys(turn, 128)))], before)
     assert facts(results[0]) == facts(alone(prompt, **options)) and results[0].token_ids != results[1].token_ids
     assert facts(third) == facts(alone(turn, **options))
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_no_program_copies_a_pool(paged, width):
+    """A round takes time for what it reads, and not for the memory of other rows."""
+    programs = paged.programs
+    call = programs._some_rounds("rounds", 1, [0], None) if width == 1 else programs._all_rounds("rounds", 1, None)
+    function, args, modules, key = (call.pop(name) for name in ("function", "args", "modules", "key"))
+    text = programs._compile(function, args, modules, key, call)[0].as_text()
+    pools = re.findall(r"= f32\[6,2,64,8\]\S* ([\w-]+)\(", text)
+    assert "parameter" in pools and not {"copy", "scatter", "gather", "transpose"} & {*pools}
 
 
 EAGLE3 = Eagle3Config(TINY.replace(num_layers=1), TINY.hidden_size, 2, (0, 1, 2), draft_vocab_size=TINY.vocab_size)

@@ -106,7 +106,7 @@ def attend(qkv, angles, past, length, rows, mask, positions, table=None, *, scor
 
     B, N, K, G, D = *qkv.shape[:3], qkv.shape[3] - 2, qkv.shape[4]
     block = None if table is None else past[0].shape[2]
-    T, M, dtype = (block * table.shape[1] if block else past[0].shape[2]), mask.shape[-1], past[0].dtype
+    T, M, dtype = past[0].shape[2] * (1 if table is None else table.shape[1]), mask.shape[-1], past[0].dtype
     mask = jnp.broadcast_to(mask, (B, N, M)).astype(jnp.int8)
     angles = tuple(jnp.broadcast_to(table, (B, N, D // 2)) for table in angles)
     length, positions = jnp.broadcast_to(length, B), jnp.broadcast_to(positions, (B, N))
@@ -180,7 +180,7 @@ def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past
     from jax.experimental.pallas import triton
 
     N, G, D, earlier, chunk, tile, shares, block, scoring = shapes
-    table, refs = (refs[0], refs[1:]) if block else (None, refs)
+    table, refs = refs[:1], refs[1:] if block else refs
     old_k, old_v = refs[:2] if earlier else (None, None)
     new_k, new_v, *out = refs[2 if earlier else 0 :]
     b, k, part, share = (pl.program_id(i) for i in range(4))
@@ -213,7 +213,7 @@ def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past
     def read_past(i, state):
         at = (i * chunk + jnp.arange(chunk))[:, None]
         valid = at < count
-        row, place = (table[b, i * chunk // block], at % block) if block else (b, at)
+        row, place = (table[0][b, i * chunk // block], at % block) if block else (b, at)
         keys = tuple(load(past_k, (row, k, place, first + shift), valid) for shift in (0, half))
         seen = jnp.broadcast_to(valid.reshape(1, chunk), (tile, chunk))
         if oldest is not None:
