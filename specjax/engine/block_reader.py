@@ -67,8 +67,10 @@ def make_memory(
     """
     if programs.block is None:
         return RowMemory(), Reader(programs, prefixes, pace)
-    least, size = programs.tables.shape[1], programs.block
+    size, session = programs.block, programs.session
+    longest = min(programs.capacity, session.target.config.context + session.drafter.depth + 1)
+    least = -(-longest // size)
     programs.make_pools(count_blocks(options.blocks, options.memory, least, size, programs.block_bytes))
-    longest = longest_shared_prompt(programs.session.target.config)
-    memory = BlockMemory(programs, size, options.prefix_bytes != 0, longest)
+    shared = longest_shared_prompt(session.target.config)
+    memory = BlockMemory(programs, size, options.prefix_bytes != 0, shared)
     return memory, BlockReader(memory, programs, prefixes, pace)
