@@ -5,7 +5,7 @@ never writes it. It returns the keys and values of the nodes that it scored. Aft
 ``commit`` writes the keys and values of the accepted path into the cache of each layer. Positions
 from ``length`` on are void: attention masks them, and later writes overwrite them.
 
-Keys and values may have eight bits, see ``eight_bits``.
+Keys and values may have eight bits, see ``eight_bits``, and lie in blocks, see ``blocks``.
 
 A layer that reads tokens one after another has a state instead, see ``recurrence``. ``commit``
 advances the state along the accepted path.
@@ -21,6 +21,7 @@ from jax import lax
 from ..errors import RequestError
 from ..kernels.gpu import cache_write
 from ..parallel import each_part_of_rows, split_rows
+from .blocks import Blocks, is_blocks, map_arrays, pools_and_tables, with_tables_of, without_writes
 from .eight_bits import EightBitRows, EightBits, blank
 from .recurrence import State
 
@@ -32,8 +33,8 @@ class KVCache(struct.PyTreeNode):
     """Keys and values of the committed tokens.
 
     Attributes:
-      layers: for each layer its arrays [B, K, T, D] or ``EightBitRows``, in attention a pair, or
-        its ``recurrence.State``. A layer that reads the arrays of another layer has none.
+      layers: for each layer its arrays [B, K, T, D], ``EightBitRows`` or ``Blocks``, in attention a
+        pair, or its ``recurrence.State``. A layer that reads the arrays of another layer has none.
       length: int32 [B], committed tokens of each row.
       omitted: int32 [B], committed tokens whose keys and values the cache does not hold; None for
         none. Later tokens still follow the rows that it holds.
@@ -69,7 +70,7 @@ class KVCache(struct.PyTreeNode):
         return jnp.dtype(jnp.float32) if self._first is None else self._first.dtype
 
     @property
-    def _first(self) -> jax.Array | EightBitRows | None:
+    def _first(self) -> jax.Array | EightBitRows | Blocks | None:
         """The first array [B, K, T, D]; None in a cache of states alone."""
         return next((layer[0] for layer in self.layers if layer and not isinstance(layer, State)), None)
 
@@ -92,7 +93,7 @@ class KVCache(struct.PyTreeNode):
             return jnp.zeros((*leaf.shape[:2], nodes, leaf.shape[3]), leaf.dtype)
 
         def blank(layer):
-            return layer.blank_rows(nodes) if isinstance(layer, State) else jax.tree.map(zeros, layer)
+            return layer.blank_rows(nodes) if isinstance(layer, State) else map_arrays(zeros, layer)
 
         return Rows(tuple(None if i in skip else blank(layer) for i, layer in enumerate(self.layers)))
 
@@ -162,7 +163,8 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
 
     The write must depend on the forward that read the cache. Otherwise XLA:CPU copies every cache
     in every round. ``valid`` carries this dependence, so it has no default. In rows of the batch
-    where ``valid`` is false, the write lands at position 0 and the content of the cache is void.
+    where ``valid`` is false, the write lands at position 0 and the content of the cache is void. In
+    blocks it lands in block 0.
 
     A recurrent state advances by the first ``length - cache.held`` nodes of the path, by none in
     rows where ``length`` is smaller.
@@ -181,13 +183,16 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
         return tuple(() if i in states else layer for i, layer in enumerate(layers))
 
     # 1. The keys and values, by the way that is fastest on the device.
+    in_blocks = any(map(is_blocks, jax.tree.leaves(cache.layers, is_leaf=is_blocks)))
+    targets = arrays(cache.layers)
     by_slices = partial(_write_path, write=_write_row_by_row)
     at_once = partial(_write_path, write=_write_at_once)
     in_kernel = cache_write.are_usable() and not isinstance(cache.dtype, EightBits)
-    cuda = cache_write.write_path if in_kernel else at_once
+    cuda = (_write_blocks_in_kernel if in_blocks else cache_write.write_path) if in_kernel else at_once
     layers = lax.platform_dependent(
-        *(arrays(cache.layers), arrays(rows), path, start), cuda=cuda, rocm=at_once, default=by_slices
+        *(without_writes(targets, valid), arrays(rows), path, start), cuda=cuda, rocm=at_once, default=by_slices
     )
+    layers = with_tables_of(layers, targets)
 
     # 2. The recurrent states.
     def advance(state, nodes):
@@ -196,6 +201,12 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
 
     layers = tuple(advance(states[i], rows[i]) if i in states else layer for i, layer in enumerate(layers))
     return cache.replace(layers=layers, length=length)
+
+
+def _write_blocks_in_kernel(layers: tuple, rows: tuple, path: jax.Array | None, start: jax.Array) -> tuple:
+    pools, (table, *_) = pools_and_tables(layers)
+    written = cache_write.write_path(pools, rows, path, start, table)
+    return map_arrays(lambda blocks, pool: blocks.replace(pool=pool), layers, written)
 
 
 def _write_path(layers: tuple, rows: tuple, path: jax.Array | None, start: jax.Array, *, write) -> tuple:
@@ -216,9 +227,11 @@ def _write_row_by_row(layers: tuple, rows: tuple, start: jax.Array) -> tuple:
             # Without the barrier, libtpu 0.0.42.1's compiler fuses this slice into the write and
             # fails.
             new = lax.optimization_barrier(lax.dynamic_slice_in_dim(rows, b, 1).astype(leaf.dtype))
+            if is_blocks(leaf):
+                return leaf.write_row(b, new, start[b])
             return lax.dynamic_update_slice(leaf, new, (b, 0, start[b], 0))
 
-        return jax.tree.map(write, layers, rows)
+        return map_arrays(write, layers, rows)
 
     return write_row(0, layers) if start.size == 1 else lax.fori_loop(0, start.size, write_row, layers)
 
@@ -233,11 +246,13 @@ def _write_at_once(layers: tuple, rows: tuple, start: jax.Array) -> tuple:
         return lax.dynamic_update_slice_in_dim(leaf, rows.astype(leaf.dtype), start, POSITIONS - 1)
 
     def write(leaf, rows):
+        if is_blocks(leaf):
+            return leaf.write_all(rows, start)
         if start.size == 1:  # One slice takes a smaller kernel than a scatter.
             return write_row(leaf[0], rows[0], start[0])[None]
         return jax.vmap(write_row)(leaf, rows, start)
 
-    return jax.tree.map(write, layers, rows)
+    return map_arrays(write, layers, rows)
 
 
 def without_keys(state):

@@ -4,7 +4,6 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 
@@ -16,20 +15,17 @@ from ..parallel import is_first_host, several_hosts
 from ..text.draft_devices import ApartSession
 from ..text.generator import Generator, Prompt
 from . import multi_host
+from .block_reader import check_blocks, make_memory
 from .constraints import Constraints
 from .handle import Handle
 from .options import EngineOptions
 from .prefix_cache import PrefixCache, longest_shared_prompt
-from .programs import LEAST_CHUNK, Programs
-from .prompt_reader import Reader
+from .programs import Programs
 from .request import read_blank, read_request, slot_arrays
 from .request_result import take_result
 from .scheduler import Scheduler
-from .step_size import StepSize
+from .sizes import Sizes
 from .step_thread import StepThread
-
-_USUAL_CHUNK = 128
-_USUAL_ROUNDS = 32
 
 
 class Engine(StepThread):
@@ -52,7 +48,8 @@ class Engine(StepThread):
         ``options``; and options of drafting, as in ``Generator``.
 
     Raises RequestError for a method whose rows share a state, for a draft on devices of its own,
-    for an encoder-decoder, and for slots that do not fit the memory.
+    for an encoder-decoder, for slots that do not fit the memory, and for blocks that a method
+    cannot have, or that are too few for a request of ``capacity``.
     """
 
     def __init__(
@@ -81,31 +78,23 @@ class Engine(StepThread):
             raise RequestError("an engine on a mesh computes all its slots in each round; leave out widths")
         if options.prefix_bytes and session.mesh is not None:
             raise RequestError("an engine on a mesh keeps no beginnings of prompts; leave prefix_bytes out, or give 0")
-        # 2. Choose the sizes.
-        prefix_bytes = options.prefix_bytes if session.mesh is None else 0
-        most_chunk = options.chunk or _USUAL_CHUNK
-        need = min(options.capacity, self.target.config.context + self.generator.drafter.depth + 1)
-        self.capacity = max(1 << (need - 1).bit_length(), most_chunk)
-        blank = read_blank(self.generator, self.capacity)
-        # The clocks of several hosts differ, and all of them must run the same rounds and chunks.
-        by_time = not self._is_shared
-        most_rounds = options.rounds or (_USUAL_ROUNDS if by_time else 1)
-        sizes: dict[str, Any] = dict(count=options.slots, widths=options.widths, chunk=most_chunk)
-        sizes |= dict(most_rounds=most_rounds, logprobs=options.logprobs, beside=prefix_bytes)
-        # 3. Make the parts of the engine.
-        self.programs = Programs(session, blank, **sizes)
-        store_bytes = self.programs.row_bytes if prefix_bytes is None else prefix_bytes
+        if options.in_blocks:
+            check_blocks(session)
+        # 2. Make the parts of the engine.
+        sizes = Sizes.of(options, self.generator)
+        self.capacity = sizes.capacity
+        self.programs = Programs(session, read_blank(self.generator, self.capacity), **sizes.of_programs(options))
+        store_bytes = self.programs.row_bytes if sizes.prefix_bytes is None else sizes.prefix_bytes
         self.prefixes = PrefixCache(store_bytes, longest_shared_prompt(self.target.config))
-        least_chunk = LEAST_CHUNK if options.chunk is None and by_time else most_chunk
-        self._pace = StepSize(least_chunk, most_chunk, options.rounds or 1, most_rounds)
-        self._reader = Reader(self.programs, self.prefixes, self._pace)
+        self._pace = sizes.pace()
+        self.memory, self._reader = make_memory(self.programs, self.prefixes, self._pace, options)
         self.constraints = Constraints(options.constraint_states, options.constraint_classes, session.mesh)
-        # 4. Begin with empty slots.
+        # 3. Begin with empty slots.
         self.slots = options.slots
         self._stepping = threading.Lock()
         self._updating = threading.Lock()
         super().__init__()
-        self._scheduler = Scheduler(options.slots, self.constraints, self.changed)
+        self._scheduler = Scheduler(options.slots, self.constraints, self.memory, self.changed)
 
     def submit(
         self, prompt: Prompt | None = None, *, messages=None, sample=0, prompt_logprobs=None, standing=None, **options
@@ -190,7 +179,7 @@ class Engine(StepThread):
                 with self._stepping:
                     self.generator.update(parameters)
                     self.programs.forget_weights()
-                    self.prefixes.clear()
+                    self._forget_texts()
             finally:
                 with self.changed:
                     self._scheduler.is_paused = False
@@ -207,7 +196,7 @@ class Engine(StepThread):
 
     @property
     def num_running(self) -> int:
-        """The number of requests that are read or decoded."""
+        """The number of requests that are read or decoded, or wait for memory to go on."""
         return self._scheduler.num_running
 
     @property
@@ -267,6 +256,8 @@ class Engine(StepThread):
 
     def _run_rounds(self) -> None:
         """Runs the next rounds of the running rows, and hands out their tokens."""
+        rounds = self._pace.rounds
+        self.memory.make_room(self._scheduler, rounds)
         rows = self._scheduler.rows
         if not rows:
             return
@@ -275,7 +266,7 @@ class Engine(StepThread):
         compiled = self.programs.compile_seconds
         running = [row.slot for row in rows]
         constraints = self.constraints.on_device if constrained else None
-        results = self.programs.advance(self._pace.rounds, running, constraints, any(row.is_seeded for row in rows))
+        results = self.programs.advance(rounds, running, constraints, any(row.is_seeded for row in rows))
         num_rounds = int((results.rounds[..., 2].max(0) > 0).sum())
         if compiled == self.programs.compile_seconds and num_rounds:
             self._pace.add_rounds(num_rounds, time.perf_counter() - began)
@@ -285,6 +276,8 @@ class Engine(StepThread):
             logprobs = jax.tree.map(lambda x: x[i], results.logprobs)
             row.add_rounds(results.rounds[i].tolist(), len(tokens[:stop]))
             is_over = stop is not None or bool(results.done[i])
+            if is_over and not results.failed[i]:
+                self.memory.keep(row)
             outcome = take_result(row, self.programs, self.generator, stop is not None) if is_over else None
             row.handle.add(tokens[:stop], row.rounds, logprobs, outcome)
             if is_over:
@@ -293,8 +286,13 @@ class Engine(StepThread):
     def _fail(self, error: Exception) -> None:
         """Ends all requests with ``error``, and empties the slots."""
         handles = self._scheduler.clear()
-        self.prefixes.clear()
+        self._forget_texts()
         for handle in handles:
             handle.end(error)
         if not self._is_shared:
             self.programs.empty()
+
+    def _forget_texts(self) -> None:
+        """Forgets what texts are kept for others."""
+        self.prefixes.clear()
+        self.memory.clear()

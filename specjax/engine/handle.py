@@ -247,6 +247,11 @@ class Handle:
         self.prompt_logprobs += scores.chosen[:count].tolist()
         self.prompt_top_logprobs += _likeliest(scores, count, self.prompt_top)
 
+    def drop_scores(self) -> None:
+        """Forgets all scores of a prompt that is read anew. The engine calls this."""
+        if not self.token_ids:
+            self.prompt_logprobs, self.prompt_top_logprobs = [], []
+
     def end(self, outcome: Exception) -> None:
         """Ends the request before its last step, unless it is over. The engine calls this."""
         with self._engine.changed:

@@ -21,7 +21,18 @@ def free_bytes(device) -> int | None:
         return stats["bytes_limit"] - stats["bytes_in_use"] if "bytes_limit" in stats else None
     if device.platform != "cpu" or not _MEMINFO.exists():
         return None
-    (line,) = [line for line in _MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:")]
+    return _read_meminfo("MemAvailable")
+
+
+def all_bytes(device) -> int | None:
+    """The bytes of a device; for a CPU those of the host. None where nobody says it."""
+    if stats := device.memory_stats():
+        return stats.get("bytes_limit")
+    return _read_meminfo("MemTotal") if device.platform == "cpu" and _MEMINFO.exists() else None
+
+
+def _read_meminfo(name: str) -> int:
+    (line,) = [line for line in _MEMINFO.read_text().splitlines() if line.startswith(f"{name}:")]
     return int(line.split()[1]) * 1024
 
 
@@ -56,3 +67,30 @@ def check_memory(row, slots: int, copies: int, beside: int, mesh: Mesh | None = 
             f"{slots} slots need {need:,} bytes and the device has {free:,} bytes free; give fewer slots or "
             "widths, less capacity or less prefix_bytes"
         )
+
+
+def count_blocks(blocks: int | None, share: float | None, least: int, size: int, nbytes: int) -> int:
+    """The number of blocks of ``nbytes`` bytes: ``blocks``, or as many as fit.
+
+    Args:
+      share: the share of the first device's memory that may be in use.
+      least: the blocks of ``size`` positions that the longest request needs.
+
+    Raises RequestError for fewer blocks than this, and where the device has no room for them.
+    """
+    (device, *_) = jax.local_devices()
+    free, total = free_bytes(device), all_bytes(device)
+    if blocks is None:
+        if free is None or total is None or share is None:
+            raise RequestError("the device does not say how much memory it has; give blocks in place of memory")
+        blocks = max(0, int(share * total) - (total - free)) // nbytes
+    if blocks < least:
+        raise RequestError(
+            f"a request of {least * size:,} positions needs {least:,} blocks of {nbytes:,} bytes and there are "
+            f"{blocks:,}; give more blocks or memory, or less capacity"
+        )
+    if free is not None and blocks * nbytes > free:
+        raise RequestError(
+            f"{blocks:,} blocks need {blocks * nbytes:,} bytes and the device has {free:,} bytes free; give fewer"
+        )
+    return blocks

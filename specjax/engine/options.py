@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from ..core.checks import LARGEST, whole
+from ..core.checks import LARGEST, per_row, whole
 from ..errors import RequestError
 from ..requests.limits import MOST_ROUNDS
 from ..requests.options import MOST_LOGPROBS
@@ -17,6 +17,7 @@ BOUNDS = {
     "rounds": (1, MOST_ROUNDS),
     "logprobs": (0, MOST_LOGPROBS),
     "prefix_bytes": (0, LARGEST),
+    "blocks": (1, LARGEST),
     "constraint_states": (2, LARGEST),
     "constraint_classes": (1, LARGEST),
 }
@@ -43,6 +44,11 @@ class EngineOptions:
         number a request may also have ``policy_logprobs``.
       prefix_bytes: bytes of keys and values that are kept for later prompts with the same
         beginning; 0 keeps none. By default as many as those of one slot, and none on a mesh.
+      blocks: blocks of 64 positions that all slots share. A slot then takes as many as its text
+        needs, and prompts that begin alike have blocks in common. By default each slot has
+        ``capacity`` positions of its own.
+      memory: the share of the device's memory that may be in use, above 0 and at most 1; the rest
+        of it becomes ``blocks``.
       constraint_states: states of the table of all running requests' constraints.
       constraint_classes: classes of tokens in that table.
 
@@ -56,6 +62,8 @@ class EngineOptions:
     rounds: int | None = None
     logprobs: int | None = None
     prefix_bytes: int | None = None
+    blocks: int | None = None
+    memory: float | None = None
     constraint_states: int = 4096
     constraint_classes: int = 1024
 
@@ -64,6 +72,17 @@ class EngineOptions:
             value = getattr(self, name)
             if value is not None or getattr(EngineOptions, name) is not None:
                 object.__setattr__(self, name, whole(name, value, least, most))
+        if self.memory is not None:
+            object.__setattr__(self, "memory", float(per_row("memory", self.memory, 1, float, 0, 1, above=True)[0]))
+        if self.blocks is not None and self.memory is not None:
+            raise RequestError("blocks and memory both size the pool of blocks; give one of them")
+        if self.in_blocks and self.prefix_bytes:
+            raise RequestError("blocks keep the beginnings of prompts themselves; leave prefix_bytes out, or give 0")
         object.__setattr__(self, "widths", check_widths(self.widths, self.slots))
         if self.chunk is not None and self.chunk & (self.chunk - 1):
             raise RequestError(f"chunk must be a power of two, not {self.chunk}")
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether slots share blocks."""
+        return self.blocks is not None or self.memory is not None

@@ -55,13 +55,7 @@ class PrefixCache:
         """
         if not self._most_bytes or self._longest is not None and len(prompt) > self._longest:
             return []
-        digest = b""
-        keys = []
-        blocks = np.asarray(prompt, np.int32)[: (len(prompt) - 1) // BLOCK * BLOCK].reshape(-1, BLOCK)
-        for block in blocks:
-            digest = hashlib.sha256(digest + block.tobytes()).digest()
-            keys.append(digest)
-        return keys
+        return chain_keys(prompt, BLOCK)
 
     def find(self, keys: Sequence[bytes]) -> list[Stored]:
         """The blocks of the longest beginning that a row can continue."""
@@ -99,6 +93,20 @@ class PrefixCache:
         for key in reversed(keys):
             if key in self._blocks:
                 self._blocks.move_to_end(key)
+
+
+def chain_keys(text: Sequence[int], size: int, ahead: int = 0) -> list[bytes]:
+    """The keys of the blocks of ``size`` tokens of a text, but for its last token.
+
+    A key stands for all tokens up to the end of its block, and for the ``ahead`` tokens behind it.
+    """
+    tokens = np.asarray(text, np.int32)
+    digest = b""
+    keys = []
+    for end in range(size, len(tokens) - ahead, size):
+        digest = hashlib.sha256(digest + tokens[end - size : end].tobytes()).digest()
+        keys.append(hashlib.sha256(digest + tokens[end : end + ahead].tobytes()).digest() if ahead else digest)
+    return keys
 
 
 def longest_shared_prompt(config) -> int | None:

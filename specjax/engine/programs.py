@@ -1,5 +1,6 @@
 """The compiled programs of an engine, and the state of its slots."""
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core.cache import without_keys
 from ..core.logit_adjustments import RowConstraints
+from ..core.recurrence import State
 from ..core.state import DecodeState, Requests
 from ..loop.prefill import Filled
 from ..loop.resting import Resting, resting_rule
@@ -21,6 +23,7 @@ from ..text.session import Session, shardings
 from . import row_subset, slots
 from .batch_widths import Copies
 from .memory import check_memory
+from .pools import blank_pools, held_in_blocks, hollow_axes
 from .prompt_programs import LEAST_CHUNK, Program, PromptPrograms
 from .prompt_scores import Scoring
 
@@ -43,9 +46,13 @@ class Programs(PromptPrograms):
       logprobs: see ``prefill``.
       beside: bytes that the device needs beside the rows; None for those of a row's keys and
         values.
+      block: the positions of a block, see ``prompt_programs``.
 
     Attributes:
+      block: see above.
+      blocks: the number of blocks, see ``make_pools``.
       row_bytes: the bytes of a row's keys, values and taps.
+      tables: int32 [count, T / S], the blocks of each slot's row.
       scores: reads prompts whose tokens are scored.
 
     Raises RequestError for a method whose rows share a state, and for slots that do not fit the
@@ -63,9 +70,13 @@ class Programs(PromptPrograms):
         most_rounds: int,
         logprobs: int | None,
         beside: int | None,
+        block: int | None = None,
     ):
-        super().__init__(session, blank, chunk)
+        super().__init__(session, blank, chunk, block)
         self.count = count
+        self.block = block
+        self.blocks = 0
+        self.tables = np.zeros((count, self.reading_table.shape[1]), np.int32)
         self.most_rounds = most_rounds
         self.widths = *widths, count
         self._static: dict[str, Any] = dict(drafter=session.drafter, dtype=self._dtype, logprobs=logprobs)
@@ -75,6 +86,8 @@ class Programs(PromptPrograms):
         with use_mesh(session.mesh):
             self._axes = slots.find_row_axes(*self._models, blank, chunk=LEAST_CHUNK, **self._static)
         filled = self.begin_reading()
+        if block is not None:
+            self._axes = self._axes_beside_blocks(filled)
         layouts = self._filled_layout, self._whole
         self.scores = Scoring(self, filled, layouts, chunk=chunk, taps=self._taps, top=logprobs or 0)
         self.row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(filled))
@@ -83,12 +96,35 @@ class Programs(PromptPrograms):
         self._spread(row)
 
     @property
+    def block_bytes(self) -> int:
+        """The bytes of a block of target and draft together."""
+        return sum(math.prod(block.shape) * block.dtype.itemsize for block in jax.tree.leaves(self.block_shapes))
+
+    @property
+    def has_states(self) -> bool:
+        """Whether the target has recurrent states."""
+        return any(isinstance(layer, State) for layer in self._state.cache.layers)
+
+    def make_pools(self, blocks: int) -> None:
+        """Makes the pools of so many blocks, and of block 0."""
+        self.blocks = blocks
+        self._target_pools, self._draft_pools = blank_pools(self.block_shapes, blocks + 1)
+
+    def _axes_beside_blocks(self, filled: Filled) -> DecodeState:
+        """The axes of rows of a state whose keys and values are in blocks."""
+        drafted = self.begin_reading_draft(self._blank, filled)
+        begin = partial(slots.begin_row, *self._models, self._blank, chunk=LEAST_CHUNK, **self._static)
+        return hollow_axes(begin, (filled, drafted), self.block_shapes, self.reading_table, self._axes)
+
+    @property
     def _state_layout(self) -> DecodeState | None:
         """The shardings of the state, which every program keeps; None without a mesh."""
         return None if self.session.mesh is None else shardings(self._state)
 
     def empty(self) -> None:
         """Empties all slots."""
+        if self._in_blocks:
+            self.make_pools(self.blocks)
         self._spread(self._begin_row(self._blank, self.begin_reading()))
 
     def _begin_row(self, request: Requests, filled: Filled) -> DecodeState:
@@ -127,6 +163,22 @@ class Programs(PromptPrograms):
         args = self._state, self._empty_row, np.int32(slot)
         self._state, text = self._call(partial(slots.release, axes=self._axes), args, **options)
         return text
+
+    def suspend(self, slot: int) -> DecodeState:
+        """Empties ``slot``. Returns its row as a state of one row, for ``resume``."""
+        args = self._state, self._empty_row, np.int32(slot)
+        self._state, row = self._call(partial(slots.suspend, axes=self._axes), args, donate_argnums=0)
+        return row
+
+    def resume(self, row: DecodeState, slot: int) -> None:
+        """Goes on with a row in ``slot``, whose text target and draft have read again."""
+        function = partial(slots.place, axes=self._axes)
+        self._state = self._call(function, (self._state, row, np.int32(slot)), donate_argnums=0)
+        self._copies.forget(slot)
+
+    def held(self, slot: int) -> int:
+        """The number of tokens of the row in ``slot`` whose keys are in blocks."""
+        return held_in_blocks(self._state, slot)
 
     def advance(
         self, rounds: int, running: Sequence[int], constraints: RowConstraints | None = None, seeded: bool = False
@@ -173,11 +225,16 @@ class Programs(PromptPrograms):
 
     def _advance_all(self, kind: str, rounds: int, constraints: RowConstraints | None) -> slots.RoundResults:
         """Runs rounds of all slots."""
-        args = self._state, np.int32(rounds), *([] if constraints is None else [constraints])
-        function = partial(slots.advance, **self._rounds_static(kind))
-        self._state, results = self._call(function, args, self._modules, (kind,), **self._rounds_options)
+        (self._state, results), self._pools = self._call(**self._all_rounds(kind, rounds, constraints))
         self._copies.forget_all()
         return results
+
+    def _all_rounds(self, kind: str, rounds: int, constraints: RowConstraints | None) -> dict[str, Any]:
+        args = self._state, np.int32(rounds), *([] if constraints is None else [constraints])
+        function = partial(slots.advance, **self._rounds_static(kind))
+        layouts = (self._state_layout, self._whole), self._whole
+        options: dict[str, Any] = dict(donated=(2,), key=(kind,), out_shardings=layouts)
+        return self._lend(function, args, self._modules, self._pools, self.tables, **options)
 
     def _advance_some(
         self, kind: str, rounds: int, some: list[int], constraints: RowConstraints | None
@@ -186,17 +243,31 @@ class Programs(PromptPrograms):
 
         The results have their rows.
         """
+        call = self._some_rounds(kind, rounds, some, constraints)
+        ((self._state, self._narrow[len(some)]), results), self._pools = self._call(**call)
+        self._copies.add(some)
+        return results
+
+    def _some_rounds(
+        self, kind: str, rounds: int, some: Sequence[int], constraints: RowConstraints | None
+    ) -> dict[str, Any]:
         width = len(some)
         self._widen(width)
         known = np.array(self._copies.are_known(some))
         args = self._state, self._narrow[width], np.array(some, np.int32), known, np.int32(rounds)
         args += () if constraints is None else (constraints,)
         function = partial(row_subset.advance, axes=self._axes, **self._rounds_static(kind))
-        (self._state, self._narrow[width]), results = self._call(
-            function, args, self._modules, ("narrow", kind), donate_argnums=(2, 3)
-        )
-        self._copies.add(some)
-        return results
+        options: dict[str, Any] = dict(donated=(2, 3), key=("narrow", kind))
+        return self._lend(function, args, self._modules, self._pools, self.tables[list(some)], **options)
+
+    @property
+    def _pools(self) -> tuple[list, list]:
+        """The pools of target and draft, in the order in which a state has them."""
+        return self._target_pools, self._draft_pools
+
+    @_pools.setter
+    def _pools(self, pools: tuple[list, list]) -> None:
+        self._target_pools, self._draft_pools = pools
 
     def _widen(self, width: int) -> None:
         """Makes the narrow state of so many rows, if there is none. Any thread may call this."""
@@ -206,7 +277,10 @@ class Programs(PromptPrograms):
 
     def compile_rounds(self, kind: str, width: int, constraints: RowConstraints | None = None) -> None:
         """Compiles a program of rounds, if it is not. Any thread may call this."""
-        self._compile_rounds(kind, width, constraints)
+        if width < self.count:
+            self._compile_ahead(**self._some_rounds(kind, 0, range(width), constraints))
+        else:
+            self._compile_ahead(**self._all_rounds(kind, 0, constraints))
         if constraints is not None:
             structure = jax.tree.structure(constraints)
             self._constrained[structure] = self._constrained.get(structure, frozenset()) | {width}
@@ -216,19 +290,6 @@ class Programs(PromptPrograms):
         if self.count not in self._constrained.get(jax.tree.structure(constraints), ()):
             self.compile_rounds("rounds", self.count, constraints)
 
-    def _compile_rounds(self, kind: str, width: int, constraints: RowConstraints | None) -> None:
-        rounds = np.int32(0)
-        further = () if constraints is None else (constraints,)
-        if width < self.count:
-            self._widen(width)
-            some = np.zeros(width, np.int32)
-            args = self._state, self._narrow[width], some, np.zeros(width, bool), rounds, *further
-            function = partial(row_subset.advance, axes=self._axes, **self._rounds_static(kind))
-            return self._compile_ahead(function, args, ("narrow", kind), dict(donate_argnums=(2, 3)))
-        args = self._state, rounds, *further
-        function = partial(slots.advance, **self._rounds_static(kind))
-        self._compile_ahead(function, args, (kind,), self._rounds_options)
-
     def _rounds_static(self, kind: str) -> dict[str, Any]:
         session = self.session
         rests = kind == "plain"
@@ -237,7 +298,3 @@ class Programs(PromptPrograms):
             rule=resting_rule(session.rule) if rests else session.rule,
             most_rounds=self.most_rounds,
         )
-
-    @property
-    def _rounds_options(self) -> dict[str, Any]:
-        return dict(donate_argnums=2, out_shardings=(self._state_layout, self._whole))

@@ -13,6 +13,7 @@ from ..loop.prefill import Filled
 from ..text.session import Session, cache_dtype
 from . import prefix_blocks, slots
 from .compiled_calls import CompiledCalls
+from .pools import block_shapes, on_pools
 from .prefix_blocks import BLOCK, Block
 
 Program = tuple[str, int]
@@ -36,28 +37,59 @@ class PromptPrograms(CompiledCalls):
     Args:
       blank: the request of an empty slot, of one token, which has ended.
       chunk: the most tokens of a prompt that one forward reads.
+      block: the positions of a block; None for rows with keys and values of their own.
 
     Attributes:
       ready: the programs that may run, of those that are compiled ahead; None for all.
+      block_shapes: the arrays of a block of the target and of the draft, see ``pools``.
+      reading_table: int32 [1, T / S], the blocks of the row that is read.
     """
 
-    def __init__(self, session: Session, blank: Requests, chunk: int):
+    def __init__(self, session: Session, blank: Requests, chunk: int, block: int | None):
         super().__init__(session)
         self.chunk = chunk
         self.capacity = blank.tokens.shape[1]
+        self.reading_table = np.zeros((1, self.capacity // block if block else 0), np.int32)
+        self._in_blocks = block is not None
+        self._target_pools: list = []
+        self._draft_pools: list = []
         self.ready: set[Program] | None = None
         self._blank = blank
         self._dtype = cache_dtype(session.target)
         self._taps = session.drafter.taps
         self._compiling = threading.Lock()
         self._filled_layout = self._choose_filled_layout(blank)
-        self._begin_draft = partial(slots.begin_reading_draft, drafter=session.drafter, dtype=self._dtype)
-        filled = self.begin_reading()
-        self._draft_reads = jax.eval_shape(self._begin_draft, *self._models, blank, filled) is not None
+        reading: dict[str, Any] = dict(drafter=session.drafter, dtype=self._dtype)
+        self._begin_draft = partial(slots.begin_reading_draft, in_blocks=self._in_blocks, **reading)
+        filled = jax.eval_shape(partial(slots.begin_reading, **self._row_sizes), *self._models[:1])
+        drafted = jax.eval_shape(partial(slots.begin_reading_draft, **reading), *self._models, blank, filled)
+        self.draft_reads = drafted is not None
+        self.block_shapes = [block_shapes(row, block) if block else [] for row in (filled, drafted)]
 
     @property
     def _row_sizes(self) -> dict[str, Any]:
         return dict(capacity=self.capacity, dtype=self._dtype, taps=self._taps)
+
+    def _lend(
+        self,
+        function: partial,
+        args: tuple,
+        modules: tuple,
+        pools,
+        table,
+        *,
+        donated: tuple,
+        key: tuple = (),
+        **options,
+    ) -> dict[str, Any]:
+        """The arguments of ``_call`` for a program that gets pools, which it donates.
+
+        ``donated``: the places of operands that it donates too. The last of them has ``Blocks``.
+        """
+        lent = partial(on_pools, function=function, at=donated[-1])
+        donated = (*donated, len(modules) + len(args))
+        call = dict(function=lent, args=(*args, pools, table), modules=modules, donate_argnums=donated)
+        return call | dict(key=(function.func.__name__, *key)) | options
 
     def _choose_filled_layout(self, request: Requests) -> Filled | None:
         """The shardings in which the program of a first chunk makes a row; None without a mesh."""
@@ -70,12 +102,19 @@ class PromptPrograms(CompiledCalls):
     def begin_reading(self) -> Filled:
         """One row before the first chunk of its prompt."""
         options: dict[str, Any] = dict(out_shardings=self._filled_layout)
-        return self._call(partial(slots.begin_reading, **self._row_sizes), (), self._modules[:1], **options)
+        function = partial(slots.begin_reading, in_blocks=self._in_blocks, **self._row_sizes)
+        return self._call(function, (), self._modules[:1], **options)
 
     def read(self, request: Requests, filled: Filled, start: int, size: int) -> Filled:
         """Reads the chunk of ``size`` tokens of the prompt from place ``start`` on."""
+        filled, self._target_pools = self._call(**self._reading(request, filled, start, size))
+        return filled
+
+    def _reading(self, request: Requests, filled: Filled, start: int, size: int) -> dict[str, Any]:
         function = partial(slots.read_chunk, chunk=size, taps=self._taps)
-        return self._call(function, (request, filled, np.int32(start)), self._modules[:1], (size,), donate_argnums=2)
+        args = request, filled, np.int32(start)
+        lent = self._target_pools, self.reading_table
+        return self._lend(function, args, self._modules[:1], *lent, donated=(2,), key=(size,))
 
     def chunk_for(self, unread: int, most: int, start: int = 0) -> int:
         """The smallest power of two that suffices for ``unread`` tokens from place ``start`` on.
@@ -93,16 +132,21 @@ class PromptPrograms(CompiledCalls):
 
         It is None for a method that reads none in chunks.
         """
-        return self._call(self._begin_draft, (request, filled), self._modules) if self._draft_reads else None
+        return self._call(self._begin_draft, (request, filled), self._modules) if self.draft_reads else None
 
     def read_draft(self, request: Requests, filled: Filled, drafted: Filled, start: int, size: int) -> Filled:
         """The draft reads the chunk of ``size`` tokens from place ``start`` on.
 
         The target's row is ``filled``.
         """
+        drafted, self._draft_pools = self._call(**self._reading_draft(request, filled, drafted, start, size))
+        return drafted
+
+    def _reading_draft(self, request: Requests, filled: Filled, drafted: Filled, start: int, size: int) -> dict:
         function = partial(slots.read_draft_chunk, drafter=self.session.drafter, chunk=size)
         args = request, filled.taps, drafted, np.int32(start)
-        return self._call(function, args, self._modules, (size,), donate_argnums=4)
+        lent = self._draft_pools, self.reading_table
+        return self._lend(function, args, self._modules, *lent, donated=(4,), key=(size,))
 
     def take_blocks(self, filled: Filled, start: int, size: int) -> tuple[Block, ...]:
         """The blocks of ``size`` tokens from place ``start`` on."""
@@ -126,18 +170,14 @@ class PromptPrograms(CompiledCalls):
         """
         filled = self.begin_reading()
         drafted = self.begin_reading_draft(self._blank, filled)
-        args = self._blank, filled, np.int32(0)
-        function = partial(slots.read_chunk, chunk=size, taps=self._taps)
-        self._compile_ahead(function, args, (size,), dict(donate_argnums=2), self._modules[:1])
+        self._compile_ahead(**self._reading(self._blank, filled, 0, size))
         if drafted is not None:
-            function = partial(slots.read_draft_chunk, drafter=self.session.drafter, chunk=size)
-            args = self._blank, filled.taps, drafted, np.int32(0)
-            self._compile_ahead(function, args, (size,), dict(donate_argnums=4))
+            self._compile_ahead(**self._reading_draft(self._blank, filled, drafted, 0, size))
 
     def _is_ready(self, kind: str, size: int) -> bool:
         return self.ready is None or (kind, size) in self.ready
 
-    def _compile_ahead(self, function: partial, args: tuple, key: tuple, options: dict, modules=None) -> None:
+    def _compile_ahead(self, function: partial, args: tuple, modules: tuple, key: tuple, **options) -> None:
         """Compiles a program for arguments of these shapes, whose arrays others may donate."""
 
         def shape(x):
@@ -145,4 +185,4 @@ class PromptPrograms(CompiledCalls):
 
         args = jax.tree.map(lambda x: shape(self._on_devices(x)), args)
         with self._compiling:
-            self._compile(function, args, self._modules if modules is None else modules, key, options)
+            self._compile(function, args, modules, key, options)

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from ..core.checks import LARGEST
 from ..loop.prefill import Filled
 from .handle import Handle
 from .prefix_blocks import BLOCK, has_states, put_states, take_states
@@ -24,6 +25,11 @@ class Row:
       slot: its row of the batch.
       state: the state in which its constraint starts.
       compiled: the engine's seconds of compilation when reading began.
+      age: the number of requests that began before it.
+      blocks: the numbers of its blocks, see ``block_memory``.
+      saved: the row as it was when its blocks were taken away; else None.
+      held: the tokens that target and draft may find in shared blocks, of those that they have
+        read.
       stop_state: the state of its stop strings after the newest token.
       is_seeded: whether the request samples with a seed of its own.
       arrays: prompt and options for the device.
@@ -41,6 +47,10 @@ class Row:
     slot: int
     state: dataclasses.InitVar[int]
     compiled: float
+    age: int = 0
+    blocks: list[int] = dataclasses.field(default_factory=list)
+    saved: Any = None
+    held: int = LARGEST
     keys: Sequence[bytes] = ()
     filled: Any = None
     drafted: Any = None
@@ -57,6 +67,21 @@ class Row:
         # Each round asks for it, and reading it from the device would cost milliseconds there.
         seeded = requests.seeded is not None and requests.seeded[0]
         self.is_seeded = bool(seeded and requests.sampling.temperature[0] > 0)
+
+    @property
+    def text(self) -> list[int]:
+        """The tokens of the prompt, and those that are decoded so far."""
+        return self.handle.prompt + self.handle.token_ids
+
+    @property
+    def length(self) -> int:
+        """The number of tokens of ``text``."""
+        return len(self.handle.prompt) + len(self.handle.token_ids)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the tokens that are read are scored: the first time, where it is asked for."""
+        return self.handle.prompt_top is not None and self.saved is None
 
     def find_stop(self, tokens: Sequence[int]) -> int | None:
         """The number of ``tokens``, the newest, up to the end of the first stop string, or None."""
@@ -89,7 +114,7 @@ class Reader:
         other rows wait for this chunk.
         """
         programs = self._programs
-        unread = len(row.handle.prompt) - 1
+        unread = row.length - 1
         began = time.perf_counter()
         compiled = programs.compile_seconds
         if row.filled is None:
@@ -104,14 +129,12 @@ class Reader:
         if compiled == programs.compile_seconds:
             self.pace.add_chunk(size, time.perf_counter() - reading)
         is_read = row.start >= unread and row.draft_start >= unread
-        filled = row.filled
         if is_read:
-            assert filled is not None  # ``_begin`` has set it
-            programs.admit(row.arrays, unread + 1, filled, row.drafted, row.slot)
+            self._admit(row)
             row.filled = row.drafted = None
         row.began = time.perf_counter()
         if is_read:
-            row.handle.begins["rounds"] = row.began
+            row.handle.begins.setdefault("rounds", row.began)
         row.prefill_seconds += row.began - began - (programs.compile_seconds - compiled)
         return is_read
 
@@ -124,17 +147,21 @@ class Reader:
         row.drafted = programs.begin_reading_draft(row.arrays, filled)
         row.draft_start = len(prompt) - 1 if row.drafted is None else 0
         # The store has no logits, so a prompt that is scored is read whole.
-        blocks = [] if row.handle.prompt_top is not None else self.prefixes.find(row.keys)
+        blocks = [] if row.is_scored else self.prefixes.find(row.keys)
         filled = programs.put_blocks(filled, [stored.block for stored in blocks])
         row.filled = put_states(filled, blocks[-1].states or {}) if blocks else filled
         row.start = row.handle.cached_tokens = len(blocks) * BLOCK
 
+    def _admit(self, row: Row) -> None:
+        """Begins to decode a row, which is read to its end."""
+        self._programs.admit(row.arrays, row.length, row.filled, row.drafted, row.slot)
+
     def _read_chunk(self, row: Row, most: int) -> int:
         """The target reads a chunk of at most ``most`` tokens. Returns the size of the chunk."""
         programs = self._programs
-        unread = len(row.handle.prompt) - 1
+        unread = row.length - 1
         size = programs.chunk_for(unread - row.start, most, row.start)
-        if row.handle.prompt_top is None:
+        if not row.is_scored:
             row.filled = programs.read(row.arrays, row.filled, row.start, size)
         else:
             row.filled, scores = programs.scores.read(row.arrays, row.filled, row.start, size)
@@ -150,7 +177,7 @@ class Reader:
 
         It reads no further than the target.
         """
-        unread = len(row.handle.prompt) - 1
+        unread = row.length - 1
         start = row.draft_start
         size = self._programs.chunk_for(unread - start, most, start)
         while row.start < unread and start + size > row.start:

@@ -1,7 +1,6 @@
 """The log-probabilities of a prompt's own tokens, computed while its chunks are read."""
 
 import math
-import threading
 from functools import partial
 from typing import Any
 
@@ -17,8 +16,8 @@ from ..core.state import Requests
 from ..loop.prefill import Filled, fill_chunk
 from ..models.base import Model, Output
 from ..parallel import fetch
-from .compiled_calls import CompiledCalls
 from .prefix_blocks import BLOCK
+from .prompt_programs import PromptPrograms
 
 _PIECE = 64
 """The most tokens whose logits over the vocabulary are in memory at once."""
@@ -89,27 +88,24 @@ class Scoring:
     """The programs that read prompts and score their tokens, one for each size of a chunk.
 
     Args:
-      calls: compiles and calls the programs.
+      programs: compiles and calls the programs, and has the pools.
       filled: a row before its first chunk.
       layouts: the shardings of a row and of scores; None without a mesh.
       chunk: the most tokens of a chunk.
       static: static arguments of ``read_scored_chunk``.
     """
 
-    def __init__(self, calls: CompiledCalls, filled: Filled, layouts: tuple, *, chunk: int, **static):
-        self._calls = calls
+    def __init__(self, programs: PromptPrograms, filled: Filled, layouts: tuple, *, chunk: int, **static):
+        self._programs = programs
         self._filled = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), filled)
-        self._options: dict[str, Any] = dict(donate_argnums=2, out_shardings=layouts)
+        self._layouts = layouts
         self._chunk = chunk
         self._static = static
-        self._compiling = threading.Lock()
 
     def read(self, request: Requests, filled: Filled, start: int, size: int) -> tuple[Filled, Scores]:
         """The row ``filled`` after a chunk of ``size`` tokens, and its scores on the host."""
-        args = request, filled, np.int32(start)
-        filled, scores = self._calls._call(
-            self._function(size), args, self._calls._modules[:1], (size,), **self._options
-        )
+        call = self._reading(request, filled, start, size)
+        (filled, scores), self._programs._target_pools = self._programs._call(**call)
         return filled, fetch(scores)
 
     def compile(self, request: Requests, unread: int) -> None:
@@ -118,11 +114,13 @@ class Scoring:
         Any thread may call this. On a mesh the programs are compiled at their first use.
         """
         size = BLOCK
-        while self._calls.session.mesh is None and size <= self._chunk and size < 2 * max(unread, BLOCK):
-            args = request, self._filled, np.int32(0)
-            with self._compiling:
-                self._calls._compile(self._function(size), args, self._calls._modules[:1], (size,), self._options)
+        while self._programs.session.mesh is None and size <= self._chunk and size < 2 * max(unread, BLOCK):
+            self._programs._compile_ahead(**self._reading(request, self._filled, 0, size))
             size *= 2
 
-    def _function(self, size: int) -> partial:
-        return partial(read_scored_chunk, chunk=size, **self._static)
+    def _reading(self, request: Requests, filled: Filled, start: int, size: int) -> dict[str, Any]:
+        programs = self._programs
+        function = partial(read_scored_chunk, chunk=size, **self._static)
+        lent = programs._target_pools, programs.reading_table
+        options: dict[str, Any] = dict(donated=(2,), key=(size,), out_shardings=(self._layouts, self._layouts[1]))
+        return programs._lend(function, (request, filled, np.int32(start)), programs._modules[:1], *lent, **options)

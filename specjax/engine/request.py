@@ -1,7 +1,7 @@
 """Requests of an engine: batches of one row, whose arrays have the shapes of a slot."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -90,6 +90,12 @@ def slot_arrays(requests: Requests, state: int) -> Requests:
     """
     sampling = requests.sampling.replace(start=np.array([state], np.int32))
     return requests.replace(sampling=sampling, stops=None, stop_start=None)
+
+
+def with_text(arrays: Requests, text: Sequence[int]) -> Requests:
+    """The arrays of a row with another text as its prompt."""
+    tokens, lengths = pad_prompts([text], arrays.tokens.shape[1])
+    return arrays.replace(tokens=tokens, lengths=lengths)
 
 
 def _check_records(name: str, wanted: int | None, logprobs: int | None) -> None:

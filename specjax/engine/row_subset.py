@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..core.blocks import is_blocks
 from ..core.cache import KVCache, is_cache
 from ..core.logit_adjustments import RowConstraints
 from ..core.recurrence import State
@@ -84,11 +85,13 @@ def _copy(axis: int, source: jax.Array, i, target: jax.Array, j) -> jax.Array:
 def _copy_held(axes: KVCache, source: KVCache, i, target: KVCache, j, begin) -> KVCache:
     """``_copy_row`` of a cache.
 
-    It copies keys and values from position ``begin`` to the last token, and the rest whole.
+    It copies keys and values from position ``begin`` to the last token, and the rest whole. Those
+    in blocks stay where they are.
     """
     is_array = lambda layer: not isinstance(layer, State)
     arrays = lambda cache: tuple(layer if is_array(layer) else () for layer in cache.layers)
     rest = lambda cache: cache.replace(layers=tuple(() if is_array(layer) else layer for layer in cache.layers))
+    shared = any(map(is_blocks, jax.tree.leaves(target.layers, is_leaf=is_blocks)))
 
     def copy_piece(piece, layers):
         def copy(new, old):
@@ -99,6 +102,7 @@ def _copy_held(axes: KVCache, source: KVCache, i, target: KVCache, j, begin) -> 
 
         return jax.tree.map(copy, layers, arrays(source))
 
-    copied = lax.fori_loop(begin // _PIECE, -(-source.held[i] // _PIECE), copy_piece, arrays(target))
+    pieces = begin // _PIECE, -(-source.held[i] // _PIECE)
+    copied = arrays(target) if shared else lax.fori_loop(*pieces, copy_piece, arrays(target))
     others = jax.tree.map(lambda axis, old, new: _copy(axis, old, i, new, j), rest(axes), rest(source), rest(target))
     return others.replace(layers=tuple(a or b for a, b in zip(copied, others.layers)))

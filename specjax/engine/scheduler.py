@@ -24,6 +24,31 @@ class Changes(NamedTuple):
     cancelled: set[Handle]
 
 
+class RowMemory:
+    """The memory of rows. In fixed slots each row has its own, and nothing is to do."""
+
+    @property
+    def usage(self) -> float | None:
+        """The share of the memory that rows use; None where it is that of their positions."""
+        return None
+
+    def begin(self, row: Row) -> bool:
+        """Whether there is memory to read the row's text. Then the row has it."""
+        return True
+
+    def release(self, row: Row) -> None:
+        """Takes the memory of a row back."""
+
+    def keep(self, row: Row) -> None:
+        """Keeps what a row in a slot holds for later rows that begin alike."""
+
+    def clear(self) -> None:
+        """Forgets all rows, and what it has kept."""
+
+    def make_room(self, scheduler: "Scheduler", rounds: int) -> None:
+        """Gives running rows memory for the next rounds. The youngest rows may have to wait."""
+
+
 class Scheduler:
     """Gives free slots to requests, in the order of a ``FairQueue``.
 
@@ -33,6 +58,7 @@ class Scheduler:
     Args:
       slots: the number of slots.
       constraints: where a request's constraint needs room.
+      memory: where a row needs room.
       changed: the lock of the engine, see ``StepThread``.
 
     Attributes:
@@ -40,11 +66,14 @@ class Scheduler:
       is_paused: while it is true, no request begins. A thread that holds ``changed`` may set it.
     """
 
-    def __init__(self, slots: int, constraints: Constraints, changed: threading.Condition):
+    def __init__(self, slots: int, constraints: Constraints, memory: RowMemory, changed: threading.Condition):
         self.reading: Row | None = None
         self.is_paused = False
         self._slots: list[Row | None] = [None] * slots
+        self._suspended: list[Row] = []
+        self._begun = 0
         self._constraints = constraints
+        self._memory = memory
         self._changed = changed
         self._arrivals: list[tuple[Handle, dict]] = []
         self._waiting: FairQueue[Handle] = FairQueue()
@@ -58,12 +87,12 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a request waits, is being read or is being decoded."""
-        return bool(self._arrivals or self._waiting or self.reading or any(self._slots))
+        return bool(self._arrivals or self._waiting or self.running)
 
     @property
     def num_running(self) -> int:
         """The number of requests that are read or decoded."""
-        return len(self._running)
+        return len(self.running)
 
     @property
     def num_waiting(self) -> int:
@@ -78,14 +107,14 @@ class Scheduler:
         return [row for row in self._slots if row is not None]
 
     @property
-    def _running(self) -> list[Row]:
-        """The requests that are read or decoded."""
-        return [row for row in [self.reading, *self._slots] if row is not None]
+    def running(self) -> list[Row]:
+        """The requests that are read or decoded, or will be again, see ``suspend``."""
+        return [row for row in [self.reading, *self._slots, *self._suspended] if row is not None]
 
     @property
     def handles(self) -> list[Handle]:
         """The requests that all processes have, in the same order."""
-        return [*(row.handle for row in self._running), *self._waiting]
+        return [*(row.handle for row in self.running), *self._waiting]
 
     def take_changes(self) -> Changes:
         """Puts new requests into the queue, and takes out those cancelled since the last step.
@@ -100,26 +129,56 @@ class Scheduler:
             over = [i for i, handle in enumerate(handles) if handle.is_over]
             cancelled = {handles[i] for i in over}
             self._waiting.remove(cancelled)
+            for row in [row for row in self._suspended if row.handle in cancelled]:
+                self._suspended.remove(row)
+                self._constraints.release(row.handle.constraint)
             for handle, _ in arrivals:
                 self._waiting.add(handle, handle.standing, handle.cost)
         return Changes([arguments for _, arguments in arrivals], over, cancelled)
 
     def take_next(self, compile_seconds: float) -> None:
-        """Begins to read the next request of the queue.
+        """Begins to read the next request of the queue. Suspended ones come first.
 
-        It needs a free slot, and room for its constraint.
+        It needs a free slot, and room for its constraint and for its text.
 
         ``compile_seconds``: the engine's seconds of compilation so far.
         """
         with self._changed:
-            if self.is_paused or self.reading is not None or not self._waiting or None not in self._slots:
+            if self.reading is not None or None not in self._slots:
+                return
+            if self._suspended:
+                return self._read_again()
+            if self.is_paused or not self._waiting:
                 return
             handle = self._waiting.first
             state = self._constraints.hold(handle.constraint)
-            if state is not None:
-                self.reading = Row(handle, self._slots.index(None), state, compile_seconds)
-                self._waiting.pop()
-                handle.begins["read"] = time.perf_counter()
+            if state is None:
+                return
+            row = Row(handle, self._slots.index(None), state, compile_seconds, self._begun)
+            if not self._memory.begin(row):
+                return self._constraints.release(handle.constraint)
+            self.reading = row
+            self._begun += 1
+            self._waiting.pop()
+            handle.begins["read"] = time.perf_counter()
+
+    def _read_again(self) -> None:
+        """Begins to read the oldest suspended row again."""
+        row = min(self._suspended, key=lambda row: row.age)
+        if self._memory.begin(row):
+            row.slot = self._slots.index(None)
+            self._suspended.remove(row)
+            self.reading = row
+
+    def suspend(self, row: Row) -> None:
+        """Takes a row out of its place. It is read again before other requests begin."""
+        self._suspended.append(row)
+        row.filled = row.drafted = None
+        if row is self.reading:
+            row.handle.drop_scores()
+            self.reading = None
+        else:
+            self._slots[row.slot] = None
 
     def begin_decoding(self) -> None:
         """Puts the row that is read into its slot."""
@@ -130,12 +189,14 @@ class Scheduler:
     def free(self, row: Row) -> None:
         """Gives the slot of a row, which is empty, to the next request."""
         self._constraints.release(row.handle.constraint)
+        self._memory.release(row)
         self._slots[row.slot] = None
 
     def drop_reading(self) -> None:
         """Ends the reading of a prompt."""
         assert self.reading is not None
         self._constraints.release(self.reading.handle.constraint)
+        self._memory.release(self.reading)
         self.reading = None
 
     def clear(self) -> list[Handle]:
@@ -146,5 +207,6 @@ class Scheduler:
             self._arrivals.clear()
         self.reading = None
         self._slots = [None] * len(self._slots)
+        self._suspended = []
         self._constraints.release_all()
         return handles

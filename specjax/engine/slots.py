@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
+from ..core.blocks import is_blocks, map_arrays, without_arrays
 from ..core.cache import KVCache, is_cache, without_keys
 from ..core.eight_bits import full_dtype
 from ..core.logit_adjustments import RowConstraints
@@ -92,9 +93,13 @@ def _named(tree) -> list[tuple[str, int]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def begin_reading(target: Model, *, capacity: int, dtype, taps: tuple[int, ...]) -> Filled:
-    """One row before the first chunk of its prompt."""
-    return nothing_filled(target, 1, capacity, dtype, taps)
+def begin_reading(target: Model, *, capacity: int, dtype, taps: tuple[int, ...], in_blocks: bool = False) -> Filled:
+    """One row before the first chunk of its prompt.
+
+    ``in_blocks``: whether it is without keys and values, see ``blocks.without_arrays``.
+    """
+    filled = nothing_filled(target, 1, capacity, dtype, taps)
+    return filled._replace(cache=without_arrays(filled.cache)) if in_blocks else filled
 
 
 def read_chunk(
@@ -116,14 +121,19 @@ def read_first_chunk(target: Model, requests: Requests, *, chunk: int, **sizes) 
     return read_chunk(target, requests, filled, jnp.int32(0), chunk=chunk, taps=sizes["taps"])
 
 
-def begin_reading_draft(target: Model, draft, requests: Requests, filled: Filled, *, drafter: Drafter, dtype):
+def begin_reading_draft(
+    target: Model, draft, requests: Requests, filled: Filled, *, drafter: Drafter, dtype, in_blocks: bool = False
+):
     """One row before the draft's first chunk of its prompt.
 
-    It is None for a drafter that reads no chunks.
+    It is None for a drafter that reads no chunks. ``in_blocks``: see ``begin_reading``.
     """
     draft_reader = drafter.reads(target, draft, requests.tokens, requests.lengths, filled.taps)
+    if draft_reader is None:
+        return None
     B, T = requests.tokens.shape
-    return None if draft_reader is None else nothing_filled(draft_reader[0], B, T, full_dtype(dtype))
+    drafted = nothing_filled(draft_reader[0], B, T, full_dtype(dtype))
+    return drafted._replace(cache=without_arrays(drafted.cache)) if in_blocks else drafted
 
 
 def read_draft_chunk(
@@ -162,12 +172,15 @@ def spread(row: DecodeState, *, axes: DecodeState, slots: int) -> DecodeState:
 
 
 def place(state: DecodeState, row: DecodeState, slot: jax.Array, *, axes: DecodeState) -> DecodeState:
-    """``state`` with ``row``, a state of one row, in the place ``slot``. Donate ``state``."""
+    """``state`` with ``row``, a state of one row, in the place ``slot``. Donate ``state``.
+
+    A table gives the row its blocks.
+    """
 
     def write(axis, whole, part):
-        return whole if axis < 0 else lax.dynamic_update_slice_in_dim(whole, part, slot, axis)
+        return whole if is_blocks(axis) or axis < 0 else lax.dynamic_update_slice_in_dim(whole, part, slot, axis)
 
-    return jax.tree.map(write, axes, state, row)
+    return map_arrays(write, axes, state, row)
 
 
 def admit(
@@ -208,6 +221,17 @@ def release(
     Donate ``state``.
     """
     return free(state, empty, slot, axes=axes), take_text(state, slot)
+
+
+def suspend(
+    state: DecodeState, empty: DecodeState, slot: jax.Array, *, axes: DecodeState
+) -> tuple[DecodeState, DecodeState]:
+    """``state`` after ``free``, and the row that the slot had, a state of one row.
+
+    Donate ``state``. Keys and values in blocks stay there.
+    """
+    take = lambda axis, x: x if is_blocks(axis) or axis < 0 else lax.dynamic_slice_in_dim(x, slot, 1, axis)
+    return free(state, empty, slot, axes=axes), map_arrays(take, axes, state)
 
 
 def take_text(state: DecodeState, slot: jax.Array) -> DecodeState:

@@ -3,7 +3,7 @@
 The mask of the past is a length for each row, so its cost follows the tokens in the cache and not
 the capacity. The nodes are few, and a dense mask lets them form any tree. ``models.attend`` has the
 same attention by its definition. Only files of attention and ``cache.py`` know the cache's layout:
-keys and values [B, K, T, D].
+keys and values [B, K, T, D], or in blocks.
 """
 
 from functools import partial
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
+from ..core.blocks import is_blocks
 from ..core.eight_bits import EightBits, full_dtype, store
 from ..kernels.cpu import attention as cpu_kernel
 from ..kernels.gpu import attention as attention_kernel
@@ -101,7 +102,11 @@ def rotate_and_attend(
         attended, new = by_products(*operands)
         return attended.astype(full_dtype(dtype)), new
 
-    in_kernel = partial(attention_kernel.attend, scores=scores)
+    def in_kernel(qkv, angles, past, *others):
+        table = past[0].table if is_blocks(past[0]) else None
+        past = past if table is None else tuple(each.pool for each in past)
+        return attention_kernel.attend(qkv, angles, past, *others, table, scores=scores)
+
     return lax.platform_dependent(*operands, cuda=in_kernel, default=rounded)
 
 
@@ -135,7 +140,8 @@ def attend(
 
     Args:
       q: [B, N, K, G, D], G query heads for each key head.
-      past: keys and values [B, K, T, D] of the cache; None without a cache (training, scoring).
+      past: keys and values [B, K, T, D] of the cache, or ``Blocks``; None without a cache, in
+        training and in scoring.
       length: int32 [B], valid positions of the past.
       rows: uncommitted keys and values [B, K, M, D]. The nodes' own rows are the last ones. None
         for attention to the past alone.
@@ -161,6 +167,8 @@ def attend(
 
     def in_kernel(q, past, length, rows, mask, *_):
         mask = jnp.broadcast_to(mask, (*q.shape[:2], mask.shape[-1]))
+        if is_blocks(past[0]):
+            return cpu_kernel.attend(q, tuple(each.pool for each in past), length, rows, mask, past[0].table)
         return cpu_kernel.attend(q, past, length, rows, mask)
 
     return lax.platform_dependent(*operands, cpu=in_kernel, default=in_parts)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..core.blocks import is_blocks, map_arrays
 from ..kernels.gpu.attention import Scores
 from .partial_attention import Partial, attend_to_part, merge
 from .relative_positions import Bias, Slopes
@@ -22,13 +23,16 @@ def attend_past(own: Partial, q, k, v, length, positions, scores: Scores, bias: 
 
     On CPU it reads chunks up to the longest row, so unused capacity costs nothing. On other
     platforms it is one masked product, because a loop would wait for the host. Callers there keep
-    the capacity close to the content.
+    the capacity close to the content. Blocks are read in chunks on all platforms, because one
+    product would need a copy of the whole past.
 
     XLA:GPU joins products that have an operand in common. It would copy all keys of the cache, next
     to the keys of the nodes. If the copy costs more than a launch, a barrier keeps the products
     apart.
     """
     in_chunks, at_once = (partial(each, scores=scores, bias=bias) for each in (_past_in_chunks, _past_at_once))
+    if any(map(is_blocks, jax.tree.leaves(k, is_leaf=is_blocks))):
+        return in_chunks(own, q, k, v, length, positions)
     if sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(k)) <= _LARGEST_COPY:
         return lax.platform_dependent(own, q, k, v, length, positions, cpu=in_chunks, default=at_once)
 
@@ -55,7 +59,7 @@ def _past_in_chunks(own: Partial, q, k, v, length, positions, *, scores: Scores,
         start = jnp.minimum(i * size, k.shape[2] - size)
         at = start + jnp.arange(size)
         fresh = (at >= i * size) & _visible(at, length, oldest)
-        keys, values = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, start, size, axis=2), (k, v))
+        keys, values = map_arrays(lambda leaf: _positions(leaf, start, size), (k, v))
         added = None if bias is None else bias.to(at[None])
         return merge(out, attend_to_part(q, keys, values, fresh, scores.softcap, added))
 
@@ -63,6 +67,11 @@ def _past_in_chunks(own: Partial, q, k, v, length, positions, *, scores: Scores,
     first = 0 if first is None else jnp.maximum(first, 0) // size
     last = (jnp.max(length) + size - 1) // size
     return lax.fori_loop(first, last, read_chunk, own)
+
+
+def _positions(leaf, start, size: int) -> jax.Array:
+    """The ``size`` positions from ``start`` on of an array of the cache, [B, K, size, D]."""
+    return leaf.read(start, size) if is_blocks(leaf) else lax.dynamic_slice_in_dim(leaf, start, size, axis=2)
 
 
 def _visible(at: jax.Array, length: jax.Array, first: jax.Array | None) -> jax.Array:

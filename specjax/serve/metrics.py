@@ -63,8 +63,10 @@ class Metrics:
         gauge("num_programs_compiling", "Programs that are compiled ahead and not ready").set_function(compiling)
         gauge("num_requests_waiting", "Requests that wait for a slot").set_function(lambda: engine.num_waiting)
         gauge("num_slots", "Requests that can be read or decoded together").set(engine.slots)
-        positions = "Share of the slots' positions that hold tokens"
-        gauge("kv_cache_usage_perc", positions).set_function(lambda: self._positions() / engine.slots / engine.capacity)
+        usage = "Share of the slots' positions that hold tokens, or of the blocks that rows have"
+        in_slots = lambda: self._positions() / engine.slots / engine.capacity
+        in_blocks = lambda: engine.memory.usage
+        gauge("kv_cache_usage_perc", usage).set_function(in_slots if engine.memory.usage is None else in_blocks)
         gauge("memory_used_bytes", "Bytes in use on the device; of the process on a CPU").set_function(used_bytes)
         self._live: set[Handle] = set()
 

@@ -78,7 +78,7 @@ def test_scores_are_compiled_before_the_request_waits(model):
     """So that the rows that run do not wait for a compilation."""
     engine = Engine(language_model(model), method="none", slots=2, chunk=32, logprobs=1)
     handle = engine.submit(LONG, max_new_tokens=2, prompt_logprobs=1)
-    names = [key[1:3] for key in engine.generator.session._compiled if "read_scored_chunk" in key]
+    names = [key[2:4] for key in engine.generator.session._compiled if "read_scored_chunk" in key]
     assert names == [("read_scored_chunk", 16), ("read_scored_chunk", 32)]
     assert len(handle.result().token_ids) == 2 and len(handle.prompt_logprobs) == 89
-    assert [key[1:3] for key in engine.generator.session._compiled if "read_scored_chunk" in key] == names
+    assert [key[2:4] for key in engine.generator.session._compiled if "read_scored_chunk" in key] == names

@@ -255,7 +255,9 @@ def test_the_models_recommended_options_are_defaults(client, app, submitted):
 
 
 def test_the_recommended_options_may_be_ignored(engine):
-    engine = SimpleNamespace(**{name: getattr(engine, name) for name in ("slots", "capacity", "target", "generator")})
+    engine = SimpleNamespace(
+        **{name: getattr(engine, name) for name in ("slots", "capacity", "target", "generator", "memory")}
+    )
     engine.target = dataclasses.replace(engine.target, sampling={"temperature": 0.3})
     assert make_app(engine).state.sampling == {"temperature": 0.3}
     assert make_app(engine, generation_config="none").state.sampling == {}

@@ -37,7 +37,9 @@ def fits(q: jax.Array, k: jax.Array, scores: Scores) -> bool:
     )
 
 
-def attend(q: jax.Array, past: tuple, length: jax.Array, rows: tuple, mask: jax.Array) -> jax.Array:
+def attend(
+    q: jax.Array, past: tuple, length: jax.Array, rows: tuple, mask: jax.Array, table: jax.Array | None = None
+) -> jax.Array:
     """Attention over the valid past, and then over rows; float32 [B, N, K * G * D].
 
     A node's sums add the positions that it sees in the order of the text. They depend neither on
@@ -46,10 +48,12 @@ def attend(q: jax.Array, past: tuple, length: jax.Array, rows: tuple, mask: jax.
 
     Args:
       q: float32 [B, N, K, G, D], scaled.
-      past: keys and values, float32 [B, K, T, D].
+      past: keys and values, float32 [B, K, T, D]; with a table those of all blocks, [blocks, K, S,
+        D], where S is a multiple of 16.
       length: int32 [B].
       rows: keys and values, float32 [B, K, M, D]; ancestors come before their descendants.
       mask: bool [B, N, M], the rows that each node sees.
+      table: int32 [B, T / S], the block of each S positions; or None.
     """
     from . import attention_llvm, llvm  # need llvmlite
 
@@ -58,9 +62,12 @@ def attend(q: jax.Array, past: tuple, length: jax.Array, rows: tuple, mask: jax.
     keys, values = (jnp.pad(each, [(0, 0), (0, 0), (0, fill), (0, 0)]) for each in rows)
     mask = jnp.pad(mask.astype(jnp.uint8), [(0, 0), (0, 0), (0, fill)])
     wide = "avx512f" in matrix_extensions()
-    name = llvm.register(attention_llvm.node_attention, D, threads() - 1, wide)
+    block = None if table is None else past[0].shape[2]
+    name = llvm.register(attention_llvm.node_attention, D, threads() - 1, wide, block)
     groups = B * K * -(-N * G // attention_llvm.TOGETHER)
-    work = q.size * (past[0].shape[2] + keys.shape[2])
+    T = past[0].shape[2] if table is None else table.shape[1] * past[0].shape[2]
+    work = q.size * (T + keys.shape[2])
     call = jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(q.shape, jnp.float32), vmap_method="sequential")
-    attended = call(q, *past, length, keys, values, mask, chunks=chunks_of(groups, work, _CHUNK))
+    operands = q, *past, length, keys, values, mask, *([] if table is None else [table])
+    attended = call(*operands, chunks=chunks_of(groups, work, _CHUNK))
     return attended.reshape(B, N, K * G * D)

@@ -45,7 +45,8 @@ class _Head(NamedTuple):
 
     Attributes:
       first, end: the queries, by their number n G + g in the head.
-      past, rows: the keys and the values of the head.
+      past: gives the keys (0) or the values (1) of the head from a position on.
+      rows: the keys and the values of the head.
       length, capacity: valid positions of the past, and all.
       count: the number of rows, a multiple of 16.
       row: gives the number of a query's vector in the operand and in the result.
@@ -57,7 +58,7 @@ class _Head(NamedTuple):
 
     first: Any
     end: Any
-    past: tuple
+    past: Callable
     rows: tuple
     length: Any
     capacity: Any
@@ -68,7 +69,7 @@ class _Head(NamedTuple):
     scratch: Any
 
 
-def node_attention(name: str, D: int, helpers: int, wide: bool) -> Call:
+def node_attention(name: str, D: int, helpers: int, wide: bool, S: int | None) -> Call:
     """The kernel for a head dimension, a multiple of 16, which ``helpers`` may share.
 
     ``wide``: whether the processor has the registers of AVX-512.
@@ -76,6 +77,9 @@ def node_attention(name: str, D: int, helpers: int, wide: bool) -> Call:
     Operands: queries [B, N, K, G, D]; keys and values of the past [B, K, T, D]; int32 lengths [B];
     keys and values of the rows [B, K, M, D]; and bytes [B, N, M], 1 for the rows that a node sees.
     Result: [B, N, K, G, D]. T is at least 16, and M a multiple of 16.
+
+    With blocks of S positions, a multiple of 16, the past is [blocks, K, S, D], and the last
+    operand is the table, int32 [B, T / S].
     """
     call = SharedCall(name)
     build = call.build
@@ -83,6 +87,8 @@ def node_attention(name: str, D: int, helpers: int, wide: bool) -> Call:
     result = call.data(RESULT, 0)
     N, K, G = (call.size(OPERAND, 0, axis) for axis in (1, 2, 3))
     B, T, M = call.size(OPERAND, 0, 0), call.size(OPERAND, 1, 2), call.size(OPERAND, 4, 2)
+    table, columns = (None, I64(1)) if S is None else (call.data(OPERAND, 7), call.size(OPERAND, 7, 1))
+    T = T if S is None else build.mul(columns, I64(S))
     queries = build.mul(N, G)
     groups = build.udiv(build.add(queries, I64(TOGETHER - 1)), I64(TOGETHER))
     begin, stop = call.part(build.mul(build.mul(B, K), groups))
@@ -106,7 +112,15 @@ def node_attention(name: str, D: int, helpers: int, wide: bool) -> Call:
             node = build.add(build.mul(b, N), build.udiv(m, G))
             return build.gep(mask, [build.mul(node, M)], source_etype=I8)
 
-        past = tuple(_row(build, of, build.mul(h, T), D) for of in (past_keys, past_values))
+        def past(which, start, b=b, k=k, h=h):
+            of = (past_keys, past_values)[which]
+            if S is None:
+                return _row(build, of, build.add(build.mul(h, T), start), D)
+            place = build.add(build.mul(b, columns), build.udiv(start, I64(S)))
+            block = build.zext(build.load(build.gep(table, [place], source_etype=I32), typ=I32), I64)
+            head = build.mul(build.add(build.mul(block, K), k), I64(S))
+            return _row(build, of, build.add(head, build.urem(start, I64(S))), D)
+
         rows = tuple(_row(build, of, build.mul(h, M), D) for of in (row_keys, row_values))
         head = _Head(first, end, past, rows, length, T, M, row, seen, 5 if wide else 2, scratch)
         _attend(build, head, q, result, D)
@@ -156,7 +170,7 @@ def _in_blocks(build, head: _Head, which: int, D: int, visit: Callable) -> None:
     with build.if_then(build.icmp_unsigned(">", head.length, I64(0))), loop(build, I64(0), head.length, LANES) as first:
         start = least(build, first, build.sub(head.capacity, I64(LANES)))  # the last block may overlap the one before
         seen = _between(build, start, first, head.length)
-        block = _row(build, head.past[which], start, D)
+        block = head.past(which, start)
         at = build.udiv(first, I64(LANES))
         _in_groups(build, head, lambda together: visit(together, block, at, lambda m: seen))
     before = build.udiv(build.add(head.length, I64(LANES - 1)), I64(LANES))

@@ -68,6 +68,7 @@ class Shapes(NamedTuple):
       chunk: positions that a program reads at once.
       tile: queries of a program.
       shares: programs that share a past.
+      block: positions of a block of the past; None where a row's positions lie together.
       scores: its ``softcap`` is None.
     """
 
@@ -78,6 +79,7 @@ class Shapes(NamedTuple):
     chunk: int
     tile: int
     shares: int
+    block: int | None
     scores: Scores
 
 
@@ -93,24 +95,26 @@ def fits(qkv: jax.Array, past: tuple | None, scores: Scores) -> bool:
 
 
 @functools.partial(jax.jit, static_argnames=("scores", "interpret"))
-def attend(qkv, angles, past, length, rows, mask, positions, *, scores: Scores, interpret: bool = False):
+def attend(qkv, angles, past, length, rows, mask, positions, table=None, *, scores: Scores, interpret: bool = False):
     """See ``attention.rotate_and_attend``; ``mask`` is bool [B, N, M].
 
-    ``interpret`` runs the kernel on any device.
+    With a table, int32 [B, T / S], the past is [blocks, K, S, D], where S is a power of two from 16
+    on. ``interpret`` runs the kernel on any device.
     """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
     B, N, K, G, D = *qkv.shape[:3], qkv.shape[3] - 2, qkv.shape[4]
-    T, M, dtype = past[0].shape[2], mask.shape[-1], past[0].dtype
+    block = None if table is None else past[0].shape[2]
+    T, M, dtype = past[0].shape[2] * (1 if table is None else table.shape[1]), mask.shape[-1], past[0].dtype
     mask = jnp.broadcast_to(mask, (B, N, M)).astype(jnp.int8)
     angles = tuple(jnp.broadcast_to(table, (B, N, D // 2)) for table in angles)
     length, positions = jnp.broadcast_to(length, B), jnp.broadcast_to(positions, (B, N))
-    chunk = _CHUNK[D]
+    chunk = min(_CHUNK[D], block or _CHUNK[D])
     tile = min(max(pl.next_power_of_2(N * G), 16), chunk)
     tiles = pl.cdiv(N * G, tile)
     shares = max(1, min(pl.cdiv(T, _SHARE), _PROGRAMS // (B * K * tiles)))
-    shapes = Shapes(N, G, D, M - N, chunk, tile, shares, scores)
+    shapes = Shapes(N, G, D, M - N, chunk, tile, shares, block, scores)
     of = lambda shape, dtype: jax.ShapeDtypeStruct(shape, dtype)
     row = of((B, K, N, D), dtype)
     parts = (of((B, N, K, G, D), dtype),)
@@ -123,7 +127,7 @@ def attend(qkv, angles, past, length, rows, mask, positions, *, scores: Scores, 
         compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=_STAGES),
         interpret=interpret,
         name="decode_attention",
-    )(qkv, *angles, length, positions, mask, *past, *(rows or ()))
+    )(qkv, *angles, length, positions, mask, *past, *([] if table is None else [table]), *(rows or ()))
     new_rows, parts = out[:2], out[2:]
     attended = parts[0]
     if shares > 1:
@@ -175,7 +179,8 @@ def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    N, G, D, earlier, chunk, tile, shares, scoring = shapes
+    N, G, D, earlier, chunk, tile, shares, block, scoring = shapes
+    table, refs = refs[:1], refs[1:] if block else refs
     old_k, old_v = refs[:2] if earlier else (None, None)
     new_k, new_v, *out = refs[2 if earlier else 0 :]
     b, k, part, share = (pl.program_id(i) for i in range(4))
@@ -208,11 +213,12 @@ def _kernel(shapes: Shapes, qkv, cos, sin, length, positions, mask, past_k, past
     def read_past(i, state):
         at = (i * chunk + jnp.arange(chunk))[:, None]
         valid = at < count
-        keys = tuple(load(past_k, (b, k, at, first + shift), valid) for shift in (0, half))
+        row, place = (table[0][b, i * chunk // block], at % block) if block else (b, at)
+        keys = tuple(load(past_k, (row, k, place, first + shift), valid) for shift in (0, half))
         seen = jnp.broadcast_to(valid.reshape(1, chunk), (tile, chunk))
         if oldest is not None:
             seen = seen & (at.reshape(1, chunk) >= oldest)
-        return add(state, keys, load(past_v, (b, k, at, whole), valid), seen)
+        return add(state, keys, load(past_v, (row, k, place, whole), valid), seen)
 
     def read_earlier(i, state):
         at = (i * own + jnp.arange(own))[:, None]

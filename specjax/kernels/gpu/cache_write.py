@@ -39,9 +39,12 @@ def are_usable() -> bool:
 
 
 def write_path(
-    layers: tuple, rows: tuple, path: jax.Array | None, start: jax.Array, *, interpret: bool = False
+    layers: tuple, rows: tuple, path: jax.Array | None, start: jax.Array, table=None, *, interpret: bool = False
 ) -> tuple:
     """The leaves of a cache with the rows of a path, as ``cache.commit`` describes.
+
+    With a table, int32 [B, T / S], the leaves are pools [blocks, K, S, D]; numbers that are not
+    finite become zeros there, and positions without a block go to block 0.
 
     A launch writes leaves of one shape, of up to ``_LAYERS`` layers.
     """
@@ -52,33 +55,41 @@ def write_path(
     for group in groups.values():
         for first in range(0, len(group), 2 * _LAYERS):
             of = group[first : first + 2 * _LAYERS]
-            written = _write_leaves([leaves[i] for i in of], [new[i] for i in of], path, start, interpret=interpret)
+            operands = [leaves[i] for i in of], [new[i] for i in of], path, start, table
+            written = _write_leaves(*operands, interpret=interpret)
             for number, leaf in zip(of, written):
                 leaves[number] = leaf
     return jax.tree.unflatten(structure, leaves)
 
 
 @functools.partial(jax.jit, static_argnames="interpret")
-def _write_leaves(leaves, new, path, start, *, interpret: bool):
+def _write_leaves(leaves, new, path, start, table, *, interpret: bool):
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
     B, K, N, D = new[0].shape
     count, width = N if path is None else path.shape[1], pl.next_power_of_2(D)
     chosen = () if path is None else (path,)
+    tables = () if table is None else (table,)
+    S = leaves[0].shape[2]
 
     def kernel(start, *refs):
         b, k, i = (pl.program_id(axis) for axis in range(3))
         node = jnp.clip(refs[0][b, i], 0, N - 1) if chosen else i
-        place = jnp.clip(start[b], 0, leaves[0].shape[2] - count) + i  # as dynamic_update_slice clamps
-        sources, targets = refs[len(chosen) :][: len(new)], refs[-len(leaves) :]
+        if table is None:
+            row, place = b, jnp.clip(start[b], 0, S - count) + i  # as dynamic_update_slice clamps
+        else:
+            number, place = (start[b] + i) // S, (start[b] + i) % S
+            row = triton.load(refs[len(chosen)].at[b, number], mask=number < table.shape[1], other=0)
+        sources, targets = refs[len(chosen + tables) :][: len(new)], refs[-len(leaves) :]
         at, real = jnp.arange(width), jnp.arange(width) < D
         # All loads come before all stores, so that the GPU does not wait for each of them.
         read = [triton.load(source.at[b, k, node, at], mask=real, other=0) for source in sources]
         for x, target in zip(read, targets):
-            triton.store(target.at[b, k, place, at], x.astype(target.dtype), mask=real)
+            x = x if table is None else jnp.where(jnp.abs(x) < jnp.inf, x, 0)
+            triton.store(target.at[row, k, place, at], x.astype(target.dtype), mask=real)
 
-    first = 1 + len(chosen) + len(new)
+    first = 1 + len(chosen + tables) + len(new)
     return pl.pallas_call(
         kernel,
         grid=(B, K, count),
@@ -87,4 +98,4 @@ def _write_leaves(leaves, new, path, start, *, interpret: bool):
         compiler_params=triton.CompilerParams(num_warps=1, num_stages=1),
         interpret=interpret,
         name="write_cache",
-    )(start, *chosen, *new, *leaves)
+    )(start, *chosen, *tables, *new, *leaves)

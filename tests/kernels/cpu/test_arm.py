@@ -88,7 +88,7 @@ def test_kernels_of_floats_fit_the_registers(system, name):
 
 @pytest.mark.parametrize("system, name", [PROCESSORS[0], PROCESSORS[-1]])
 def test_attention_keeps_most_of_its_sums_in_registers(system, name):
-    assembly = compile_for(system, name, attention_llvm.node_attention, 64, 3, False)
+    assembly = compile_for(system, name, attention_llvm.node_attention, 64, 3, False, None)
     assert calls(assembly) == {"malloc", "free"}
     assert spills(assembly.splitlines()) < assembly.count("fmla")
 

@@ -80,6 +80,26 @@ def test_kernel_in_bfloat16(case: str):
     jax.tree.map(np.testing.assert_array_equal, rows, expected_rows)
 
 
+def test_kernels_read_and_write_through_a_table():
+    """The bits of the kernels for positions that lie together; the tables have the blocks in another order."""
+    (qkv, angles, past, length, rows, mask, positions), scores = random_arguments(
+        6, 2, 64, 128, (5, 100), heads=2, window=40, dtype=jnp.bfloat16
+    )
+    table = jnp.int32([[7, 2], [4, 5]])
+    number = lambda x: jnp.zeros((9, 2, 64, 64), x.dtype).at[table].set(x.reshape(2, 2, 2, 64, 64).swapaxes(1, 2))
+    pools = tuple(map(number, past))
+    options = dict(scores=scores, interpret=INTERPRET)
+    fixed, new = attention_kernel.attend(qkv, angles, past, length, rows, mask, positions, **options)
+    found, _ = attention_kernel.attend(qkv, angles, pools, length, rows, mask, positions, table, **options)
+    np.testing.assert_array_equal(found, fixed)
+    start = jnp.int32([61, 100])  # the first path goes over the border of a block
+    bad = new[0].at[1, 0, 2, 3].set(jnp.nan), new[1]
+    clean = jnp.nan_to_num(bad[0]), new[1]
+    wanted = cache_write.write_path((past,), (clean,), None, start, interpret=INTERPRET)[0]
+    written = cache_write.write_path((pools,), (bad,), None, start, table, interpret=INTERPRET)[0]
+    jax.tree.map(np.testing.assert_array_equal, written, tuple(map(number, wanted)))
+
+
 @pytest.mark.parametrize("path", [None, [[0, 2, 3, 3], [0, 1, 1, 1]]], ids=["a chain", "a path"])
 def test_kernel_writes_as_commit_does(path):
     """The second row is nearly full, so its write moves back."""

@@ -1,0 +1,87 @@
+"""Keys and values in blocks: writes against loops in numpy, and reads against the fixed cache, bit for bit."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax.core.blocks import Blocks
+from specjax.core.cache import KVCache, _write_at_once, _write_row_by_row, commit
+from specjax.core.eight_bits import EightBits, store
+from specjax.kernels.gpu.attention import Scores
+from specjax.models import attention
+
+B, K, T, D, S = 3, 2, 128, 16, 16
+NUMBERS = np.random.default_rng(1).permutation(np.arange(1, 3 * T // S + 4))[: B * T // S].reshape(B, -1)
+"""The blocks of each row, in no order."""
+
+
+def in_blocks(array: jax.Array, numbers=NUMBERS) -> Blocks:
+    """The array [B, K, T, D] in blocks, between blocks of other rows, which are full of ones."""
+    pool = np.ones((3 * T // S + 4, K, S, array.shape[3]), array.dtype)
+    for b, row in enumerate(numbers):
+        for i, number in enumerate(row):
+            pool[number] = array[b, :, i * S : (i + 1) * S]
+    return Blocks(jnp.asarray(pool), jnp.int32(numbers))
+
+
+def as_array(blocks: Blocks) -> np.ndarray:
+    pool, table = np.asarray(blocks.pool), np.asarray(blocks.table)
+    return np.stack([np.concatenate([pool[number] for number in row], 1) for row in table])
+
+
+def normal(*shape: int) -> jax.Array:
+    return jnp.float32(np.random.default_rng(sum(shape)).normal(size=shape))
+
+
+@pytest.mark.parametrize("write", [_write_row_by_row, _write_at_once])
+@pytest.mark.parametrize("count", [1, 5, 16, 40])
+def test_a_path_is_written_through_the_table(write, count):
+    """From places before, at and behind the border of a block."""
+    for start in ([0, 13, 16], [15, 31, 40], [T - count, 2, 87]):
+        before, rows = normal(B, K, T, D), normal(B, K, count, D)
+        wanted = np.array(before)
+        for b, first in enumerate(start):
+            wanted[b, :, first : first + count] = rows[b]
+        written = jax.jit(write)((in_blocks(before),), (rows,), jnp.int32(start))[0]
+        np.testing.assert_array_equal(as_array(written), wanted)
+        others = np.setdiff1d(np.arange(len(written.pool)), [0, *NUMBERS.flat])
+        assert (np.asarray(written.pool)[others] == 1).all()
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_void_rows_and_numbers_that_are_not_finite_leave_no_trace(count):
+    """A row that has failed, a place without a block, and NaN among the rows."""
+    numbers = NUMBERS.copy()
+    numbers[1, 2:] = 0
+    before, rows = normal(B, K, T, D), normal(B, K, count, D).at[2, 0, 0, 0].set(jnp.nan)
+    cache = KVCache(((in_blocks(before, numbers),),), jnp.int32([20, 40, 3]))
+    valid = jnp.bool([False, True, True])
+    after = jax.jit(partial(commit, path=None))(cache, ((rows,),), length=cache.length + count, valid=valid)
+    (written,) = after.layers[0]
+    np.testing.assert_array_equal(written.table, numbers)
+    wanted = np.array(in_blocks(before, numbers).pool)
+    for i in range(count):
+        wanted[NUMBERS[2, 0], :, 3 + i] = np.nan_to_num(np.asarray(rows)[2, :, i])
+    np.testing.assert_array_equal(np.asarray(written.pool)[1:], wanted[1:])
+    assert np.isfinite(np.asarray(written.pool)).all()
+
+
+FULL, EIGHT = jnp.dtype(jnp.float32), EightBits(jnp.dtype(jnp.int8), jnp.dtype(jnp.float32))
+
+
+@pytest.mark.parametrize("scores", [Scores(), Scores(window=40), Scores(softcap=2.0)], ids=str)
+@pytest.mark.parametrize("dtype", [FULL, EIGHT], ids=["float32", "int8"])
+def test_attention_over_blocks_has_the_bits_of_the_fixed_cache(scores, dtype):
+    """By the kernel for CPUs, which takes the first case, and by XLA."""
+    N, G = 4, 3
+    past, rows = ([store(normal(B, K, count + i, D), dtype) for i in range(2)] for count in (T, N))
+    past, rows = jax.tree.map(lambda x: x[:, :, :T], past), jax.tree.map(lambda x: x[:, :, :N], rows)
+    length = jnp.int32([0, 77, T - N])
+    positions = length[:, None] + jnp.arange(N)
+    attend = jax.jit(partial(attention.attend, scores=scores))
+    rest = length, tuple(rows), jnp.tril(jnp.ones((N, N), bool)), positions
+    fixed = attend(normal(B, N, K, G, D), tuple(past), *rest)
+    np.testing.assert_array_equal(attend(normal(B, N, K, G, D), tuple(jax.tree.map(in_blocks, past)), *rest), fixed)
