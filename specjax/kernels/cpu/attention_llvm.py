@@ -6,7 +6,6 @@ weighs by its largest score from the beginning, and adds values in the order of 
 it does not see adds zero. The result is the same bits wherever the blocks begin.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,12 +13,9 @@ from llvmlite import ir
 
 from ..gpu.attention import NEVER
 from .llvm import (
-    FLOAT,
-    FLOATS,
     I8,
     I32,
     I64,
-    INTS,
     LANES,
     OPERAND,
     POINTER,
@@ -32,12 +28,10 @@ from .llvm import (
     most,
 )
 from .shared_call import SharedCall
+from .vectors_llvm import between, exp, fma, load, reduce, row_of, same, shuffle, spread, store
 
-_EXP = (1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1, 1)
-"""Taylor coefficients of exp, highest power first: 2e-8 relative for |r| <= log(2) / 2."""
 TOGETHER = 3
 """Queries that read a block of positions together, so that its numbers are loaded once."""
-_LOG2_E, _LN2_HIGH, _LN2_LOW, _LEAST = 1 / math.log(2), 0.693359375, -2.12194440e-4, -87.0
 
 
 class _Head(NamedTuple):
@@ -115,13 +109,13 @@ def node_attention(name: str, D: int, helpers: int, wide: bool, S: int | None) -
         def past(which, start, b=b, k=k, h=h):
             of = (past_keys, past_values)[which]
             if S is None:
-                return _row(build, of, build.add(build.mul(h, T), start), D)
+                return row_of(build, of, build.add(build.mul(h, T), start), D)
             place = build.add(build.mul(b, columns), build.udiv(start, I64(S)))
             block = build.zext(build.load(build.gep(table, [place], source_etype=I32), typ=I32), I64)
             head = build.mul(build.add(build.mul(block, K), k), I64(S))
-            return _row(build, of, build.add(head, build.urem(start, I64(S))), D)
+            return row_of(build, of, build.add(head, build.urem(start, I64(S))), D)
 
-        rows = tuple(_row(build, of, build.mul(h, M), D) for of in (row_keys, row_values))
+        rows = tuple(row_of(build, of, build.mul(h, M), D) for of in (row_keys, row_values))
         head = _Head(first, end, past, rows, length, T, M, row, seen, 5 if wide else 2, scratch)
         _attend(build, head, q, result, D)
         build.call(declare(call.module, "free", VOID, POINTER), [scratch])
@@ -131,34 +125,34 @@ def node_attention(name: str, D: int, helpers: int, wide: bool, S: int | None) -
 def _attend(build, head: _Head, q, result, D: int) -> None:
     """The queries of a head attend to all that they see."""
     count = build.sub(head.end, head.first)
-    state = lambda m: _row(build, head.scratch, build.sub(m, head.first), 2 * LANES)
-    blocks = _row(build, head.scratch, count, 2 * LANES)
-    place = lambda m, at: _row(build, blocks, build.add(build.mul(count, at), build.sub(m, head.first)), LANES)
-    sums = lambda m: _row(build, result, head.row(m), D)
+    state = lambda m: row_of(build, head.scratch, build.sub(m, head.first), 2 * LANES)
+    blocks = row_of(build, head.scratch, count, 2 * LANES)
+    place = lambda m, at: row_of(build, blocks, build.add(build.mul(count, at), build.sub(m, head.first)), LANES)
+    sums = lambda m: row_of(build, result, head.row(m), D)
     with loop(build, head.first, head.end, 1) as m:
-        _store(build, _same(NEVER), state(m), 0)
+        store(build, same(NEVER), state(m), 0)
         for d in range(0, D, LANES):
-            _store(build, _same(0), sums(m), d)
-        _store(build, _same(0), state(m), LANES)
+            store(build, same(0), sums(m), d)
+        store(build, same(0), state(m), LANES)
 
     def score(together: list, keys, at, seen: Callable) -> None:
-        queries = [_row(build, q, head.row(m), D) for m in together]
+        queries = [row_of(build, q, head.row(m), D) for m in together]
         for m, scores in zip(together, _scores(build, queries, keys, D)):
-            scores = build.select(seen(m), scores, _same(NEVER))
-            larger = build.fcmp_unordered(">", scores, _load(build, state(m), 0))
-            _store(build, build.select(larger, scores, _load(build, state(m), 0)), state(m), 0)
-            _store(build, scores, place(m, at), 0)
+            scores = build.select(seen(m), scores, same(NEVER))
+            larger = build.fcmp_unordered(">", scores, load(build, state(m), 0))
+            store(build, build.select(larger, scores, load(build, state(m), 0)), state(m), 0)
+            store(build, scores, place(m, at), 0)
 
     def add(together: list, values, at, _) -> None:
         _add(build, [(state(m), sums(m), place(m, at)) for m in together], values, D, head.columns)
 
     _in_blocks(build, head, 0, D, score)
     with loop(build, head.first, head.end, 1) as m:
-        _store(build, _spread(build, _reduce(build, "fmax", _load(build, state(m), 0))), state(m), 0)
+        store(build, spread(build, reduce(build, "fmax", load(build, state(m), 0))), state(m), 0)
     _in_blocks(build, head, 1, D, add)
     with loop(build, head.first, head.end, 1) as m:
         for d in range(0, D, LANES):
-            _store(build, build.fdiv(_load(build, sums(m), d), _load(build, state(m), LANES)), sums(m), d)
+            store(build, build.fdiv(load(build, sums(m), d), load(build, state(m), LANES)), sums(m), d)
 
 
 def _in_blocks(build, head: _Head, which: int, D: int, visit: Callable) -> None:
@@ -169,13 +163,13 @@ def _in_blocks(build, head: _Head, which: int, D: int, visit: Callable) -> None:
     """
     with build.if_then(build.icmp_unsigned(">", head.length, I64(0))), loop(build, I64(0), head.length, LANES) as first:
         start = least(build, first, build.sub(head.capacity, I64(LANES)))  # the last block may overlap the one before
-        seen = _between(build, start, first, head.length)
+        seen = between(build, start, first, head.length)
         block = head.past(which, start)
         at = build.udiv(first, I64(LANES))
         _in_groups(build, head, lambda together: visit(together, block, at, lambda m: seen))
     before = build.udiv(build.add(head.length, I64(LANES - 1)), I64(LANES))
     with loop(build, I64(0), head.count, LANES) as first:
-        block = _row(build, head.rows[which], first, D)
+        block = row_of(build, head.rows[which], first, D)
         at = build.add(before, build.udiv(first, I64(LANES)))
 
         def seen_rows(m):
@@ -202,32 +196,32 @@ def _add(build, queries: list, values, D: int, columns: int) -> None:
     """
     weighed = []
     for state, _, place in queries:
-        scores = _load(build, place, 0)
-        weights = _exp(build, build.fsub(scores, _load(build, state, 0)))
-        weighed.append(build.select(build.fcmp_unordered(">", scores, _same(NEVER)), weights, _same(0)))
+        scores = load(build, place, 0)
+        weights = exp(build, build.fsub(scores, load(build, state, 0)))
+        weighed.append(build.select(build.fcmp_unordered(">", scores, same(NEVER)), weights, same(0)))
     kept = [[(state, LANES), *((sums, d) for d in range(0, D, LANES))] for state, sums, _ in queries]
     for first in range(0, 1 + D // LANES, columns):
         places = [each[first : first + columns] for each in kept]
-        totals = [[_load(build, *place) for place in each] for each in places]
+        totals = [[load(build, *place) for place in each] for each in places]
         for t in range(LANES):
-            read = lambda i: _load(build, values, t * D + (i - 1) * LANES) if i else _same(1)
+            read = lambda i: load(build, values, t * D + (i - 1) * LANES) if i else same(1)
             rows = [read(first + i) for i in range(len(places[0]))]
             for i, weights in enumerate(weighed):
-                weight = _shuffle(build, weights, weights, [t] * LANES)
-                totals[i] = [_fma(build, weight, x, y) for x, y in zip(rows, totals[i])]
+                weight = shuffle(build, weights, weights, [t] * LANES)
+                totals[i] = [fma(build, weight, x, y) for x, y in zip(rows, totals[i])]
         for place, total in zip(sum(places, []), sum(totals, [])):
-            _store(build, total, *place)
+            store(build, total, *place)
 
 
 def _scores(build, queries, keys, D: int) -> list:
     """The products of each query with 16 keys, as one vector."""
-    parts = [[_load(build, query, d) for d in range(0, D, LANES)] for query in queries]
+    parts = [[load(build, query, d) for d in range(0, D, LANES)] for query in queries]
 
     def product(t: int) -> list:
-        key = [_load(build, keys, t * D + d) for d in range(0, D, LANES)]
+        key = [load(build, keys, t * D + d) for d in range(0, D, LANES)]
         sums = [build.fmul(query[0], key[0]) for query in parts]
         for i in range(1, len(key)):
-            sums = [_fma(build, query[i], key[i], sum_) for query, sum_ in zip(parts, sums)]
+            sums = [fma(build, query[i], key[i], sum_) for query, sum_ in zip(parts, sums)]
         return sums
 
     def add_up(t: int, stride: int) -> list:
@@ -238,7 +232,7 @@ def _scores(build, queries, keys, D: int) -> list:
         low = [x for base in range(0, LANES, 2 * stride) for x in range(base, base + stride)]
         pick = lambda lanes: [x for i in range(0, len(lanes), stride) for x in _both(lanes[i : i + stride])]
         lanes = [pick([x + shift for x in low]) for shift in (0, stride)]
-        return [build.fadd(*(_shuffle(build, a, b, each) for each in lanes)) for a, b in pairs]
+        return [build.fadd(*(shuffle(build, a, b, each) for each in lanes)) for a, b in pairs]
 
     return add_up(0, 1)
 
@@ -246,62 +240,3 @@ def _scores(build, queries, keys, D: int) -> list:
 def _both(lanes: list[int]) -> list[int]:
     """These lanes of a first vector, then the same of a second."""
     return [*lanes, *(x + LANES for x in lanes)]
-
-
-def _exp(build, x):
-    """exp(x) for x <= 0: 2^n exp(r), where r is at most log(2) / 2 away from 0."""
-    x = build.select(build.fcmp_ordered("<", x, _same(_LEAST)), _same(_LEAST), x)  # NaN stays
-    n = build.call(declare(build.module, "llvm.rint.v16f32", FLOATS, FLOATS), [build.fmul(x, _same(_LOG2_E))])
-    r = _fma(build, n, _same(-_LN2_HIGH), x)
-    r = _fma(build, n, _same(-_LN2_LOW), r)
-    y = _same(_EXP[0])
-    for coefficient in _EXP[1:]:
-        y = _fma(build, y, r, _same(coefficient))
-    whole = build.call(declare(build.module, "llvm.fptosi.sat.v16i32.v16f32", INTS, FLOATS), [n])
-    exponent = build.shl(build.add(whole, INTS([I32(127)] * LANES)), INTS([I32(23)] * LANES))
-    return build.fmul(y, build.bitcast(exponent, FLOATS))
-
-
-def _between(build, start, first, end):
-    """Which of the positions from ``start`` on are from ``first`` to ``end``, excluded."""
-    vector = ir.VectorType(I64, LANES)
-    spread = lambda x: build.shuffle_vector(
-        build.insert_element(vector(ir.Undefined), x, I32(0)), vector(ir.Undefined), INTS([I32(0)] * LANES)
-    )
-    at = build.add(spread(start), vector([I64(i) for i in range(LANES)]))
-    return build.and_(build.icmp_unsigned(">=", at, spread(first)), build.icmp_unsigned("<", at, spread(end)))
-
-
-def _row(build, of, row, D: int):
-    return build.gep(of, [build.mul(row, I64(D))], source_etype=FLOAT)
-
-
-def _load(build, of, at: int):
-    return build.load(build.gep(of, [I64(at)], source_etype=FLOAT), typ=FLOATS, align=4)
-
-
-def _store(build, value, to, at: int) -> None:
-    build.store(value, build.gep(to, [I64(at)], source_etype=FLOAT), align=4)
-
-
-def _same(value: float):
-    """A vector of one constant."""
-    return FLOATS([FLOAT(value)] * LANES)
-
-
-def _spread(build, x):
-    vector = build.insert_element(FLOATS(ir.Undefined), x, I32(0))
-    return _shuffle(build, vector, vector, [0] * LANES)
-
-
-def _shuffle(build, a, b, lanes: list[int]):
-    return build.shuffle_vector(a, b, INTS([I32(lane) for lane in lanes]))
-
-
-def _fma(build, a, b, c):
-    return build.call(declare(build.module, "llvm.fma.v16f32", FLOATS, FLOATS, FLOATS, FLOATS), [a, b, c])
-
-
-def _reduce(build, operation: str, x):
-    function = declare(build.module, f"llvm.vector.reduce.{operation}.v16f32", FLOAT, FLOATS)
-    return build.call(function, [x])
