@@ -25,6 +25,7 @@ NO_EXPERTS = dict.fromkeys(
 OLMO3 = {"full_attention": YARN, "sliding_attention": {"rope_theta": 10.0, "rope_type": "default"}}
 EXPERTS = {"mlp_only_layers": [], "norm_topk_prob": False, "use_sliding_window": False, "layer_types": None}
 DELTA_RULE = {"layer_types": None, "full_attention_interval": 2}
+QWEN3_NEXT = DELTA_RULE | {"mlp_only_layers": [], "norm_topk_prob": True, "linear_value_head_dim": 4, "rms_norm_eps": 1e-6}
 FOURTH = {"layer_types": None, "no_rope_layers": None}
 CASES = {
     "llama": ("llama_gqa", {}),
@@ -40,6 +41,7 @@ CASES = {
     "qwen3_moe": ("qwen3_moe", {"decoder_sparse_step": 1}),
     "qwen3_5": ("qwen3_5", DELTA_RULE),
     "qwen3_5_moe": ("qwen3_5_experts", DELTA_RULE),
+    "qwen3_next": ("qwen3_next_experts", QWEN3_NEXT),
     "gemma2": ("gemma2", {"query_pre_attn_scalar": 8}),
     "gemma3": ("gemma3", {"query_pre_attn_scalar": 8, "layer_types": None, "num_hidden_layers": 7, "rope_parameters": GEMMA3}),
     "phi3": ("phi3", {"original_max_position_embeddings": None}),
@@ -59,6 +61,7 @@ CASES = {
     "smollm3": ("smollm3", {"num_hidden_layers": 5} | FOURTH | {"use_sliding_window": False, "sliding_window": None}),
     "granite": ("granite", {}),
     "arcee": ("arcee", {}),
+    "apertus": ("apertus", {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}),
     "seed_oss": ("seed_oss", {}),
     "cohere": ("cohere", {}),
     "cohere2": ("cohere2", {"num_hidden_layers": 5, "layer_types": None}),

@@ -14,7 +14,7 @@ from specjax.checkpoints.experts import unstack_experts
 from specjax.checkpoints.families import NAMES
 from specjax.checkpoints.shape_check import least_shapes
 from specjax.checkpoints.tensors import abstract_decoder, dotted
-from support.gguf_forms import change, key_heads, split_experts, stack_experts
+from support.gguf_forms import change, key_heads, split_experts, split_projections, stack_experts
 
 ARCHITECTURES = {
     "llama": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen2_moe": "qwen2moe",
@@ -23,7 +23,7 @@ ARCHITECTURES = {
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gpt_oss": "gpt-oss",
     "smollm3": "smollm3", "granite": "granite", "arcee": "arcee", "seed_oss": "seed_oss", "cohere": "command-r",
     "cohere2": "cohere2", "phi": "phi2", "ernie4_5": "ernie4_5", "hunyuan_v1_dense": "hunyuan-dense",
-    "olmo3": "olmo2", "exaone4": "exaone4", "ernie4_5_moe": "ernie4_5-moe", "minimax_m2": "minimax-m2", "falcon": "falcon",
+    "olmo3": "olmo2", "apertus": "apertus", "qwen3_next": "qwen3next", "exaone4": "exaone4", "ernie4_5_moe": "ernie4_5-moe", "minimax_m2": "minimax-m2", "falcon": "falcon",
     "bloom": "bloom", "lfm2": "lfm2", "mamba2": "mamba2", "nemotron_h": "nemotron_h",
 }  # fmt: skip
 
@@ -77,6 +77,7 @@ def write_gguf(
     if raw["model_type"] not in ("bloom", "falcon", "mamba2", "nemotron_h"):
         add_rope(writer, raw)
     add_options(writer, raw)
+    add_xielu(writer, tensors)
     if more(writer) is None and "tokenizer.ggml.model" not in writer.kv_data[0]:
         add_tokens(writer, raw)
     for full, values in form(converted(tensors, raw)).items():
@@ -216,6 +217,16 @@ def add_options(writer: gguf.GGUFWriter, raw: Mapping) -> None:
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType["SOFTMAX" if softmax else "SIGMOID"])
 
 
+def add_xielu(writer: gguf.GGUFWriter, tensors: Mapping[str, np.ndarray]) -> None:
+    """The parameters of xIELU of each layer, which are no tensors of a file."""
+    of = lambda name: [values.item() for key, values in sorted(tensors.items()) if key.endswith(f"act_fn.{name}")]
+    if layers := len(of("alpha_p")):
+        writer.add_xielu_alpha_p(of("alpha_p"))
+        writer.add_xielu_alpha_n(of("alpha_n"))
+        writer.add_xielu_beta([0.5] * layers)
+        writer.add_xielu_eps([-1e-6] * layers)
+
+
 def converted(tensors: Mapping[str, np.ndarray], raw: Mapping) -> dict[str, np.ndarray]:
     """The tensors with the names and in the forms of a GGUF file."""
     kind = raw["model_type"]
@@ -223,13 +234,15 @@ def converted(tensors: Mapping[str, np.ndarray], raw: Mapping) -> dict[str, np.n
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == ARCHITECTURES[kind])
     names = gguf.get_tensor_name_map(number, layers)
     written = {}
-    for name, values in split_experts(stack_experts(tensors)).items():
+    for name, values in split_projections(split_experts(stack_experts(tensors)), raw).items():
         for old, new in {
             "e_score_correction_b": "e_score_correction.b",
             "sinks": "sinks.weight",
             ".dt_b": ".dt_proj.b",
         }.items():
             name = name.replace(old, new)
+        if "act_fn" in name:
+            continue  # the metadata have it
         ends = (".weight", ".bias")
         full = names.get_name(name, ends) or names.get_name(name.removeprefix("transformer."), ends)
         assert full, f"{name} has no name in GGUF files"

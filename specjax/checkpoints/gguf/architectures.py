@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import ConfigError
+from ...models.feed_forwards.plain import XIELU_BETA
+from ..json_fields import show
 from .metadata import Metadata
 from .mixtures import (
     deepseek2,
@@ -115,6 +117,19 @@ def _qwen35moe(keys: Metadata) -> dict[str, Any]:
     return experts_of_qwen(keys) | _qwen35(keys) | shared
 
 
+def _qwen3next(keys: Metadata) -> dict[str, Any]:
+    return _qwen35moe(keys) | {"norm_topk_prob": True}
+
+
+def _apertus(keys: Metadata) -> dict[str, Any]:
+    """The options beside xIELU's, whose slopes below and above zero are tensors of a checkpoint."""
+    slopes = Metadata(keys.file, "xielu")
+    if any(abs(value - XIELU_BETA) > 1e-6 for value in slopes.per_layer("beta")):
+        raise ConfigError(f"{slopes.where('beta')} is {show(slopes.per_layer('beta'))}; it must be {XIELU_BETA}")
+    scaling = read_rope_options(keys, keys.need("rope.dimension_count"))["rope_scaling"]
+    return _biased(keys) | {"rope_scaling": scaling or {"rope_type": "default"}}
+
+
 def _granite(keys: Metadata) -> dict[str, Any]:
     """A file turns rotary positions off with ``rope.scaling.finetuned``, which others ignore."""
     if keys.get("rope.scaling.finetuned") is False:
@@ -192,6 +207,7 @@ ARCHITECTURES = {
     "qwen3moe": Architecture(_of("qwen3_moe"), qwen3moe),
     "qwen35": Architecture(_of("qwen3_5_text"), _qwen35, norm_offset=1.0),
     "qwen35moe": Architecture(_of("qwen3_5_moe_text"), _qwen35moe, norm_offset=1.0),
+    "qwen3next": Architecture(_of("qwen3_next"), _qwen3next, norm_offset=1.0),
     "gemma2": Architecture(_of("gemma2"), _gemma(46), norm_offset=1.0),
     "gemma3": Architecture(_of("gemma3_text"), _gemma(62), norm_offset=1.0),
     "phi3": Architecture(_of("phi3"), _phi3),
@@ -208,6 +224,7 @@ ARCHITECTURES = {
     "smollm3": Architecture(_of("smollm3"), _plain_llama, pairs=True),
     "granite": Architecture(_of("granite"), _granite, pairs=True),
     "arcee": Architecture(_of("arcee"), _plain_llama, pairs=True),
+    "apertus": Architecture(_of("apertus"), _apertus),
     "seed_oss": Architecture(_of("seed_oss"), _seed_oss),
     "command-r": Architecture(_of("cohere"), _cohere),
     "cohere2": Architecture(_of("cohere2"), _cohere),

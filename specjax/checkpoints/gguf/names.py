@@ -12,7 +12,8 @@ from ..config import from_hf
 from ..families import FAMILIES
 from .architectures import ARCHITECTURES
 from .configs import architecture, read_gguf_config
-from .packed import KeysAndValues, Mapped, Reordered, Transposed, WithAxis
+from .metadata import Metadata
+from .packed import Joined, KeysAndValues, Mapped, PackedTensor, Reordered, Transposed, WithAxis
 from .reader import GgufFile
 from .state_spaces import turn_back
 
@@ -26,6 +27,7 @@ _LOOKED_UP = {
 """Names that the conversion changes before it looks them up."""
 
 _KEYS = re.compile(r"(?P<layer>.*)\.attn_k_b\.weight")
+_DELTA_RULE = re.compile(r"(?P<layer>.*)\.attn_(?P<part>qkv|gate)\.weight")
 _LAYER = re.compile(r"blk\.(\d+)\.")
 
 
@@ -54,7 +56,17 @@ def open_tensors_of(file: GgufFile) -> dict[str, Any]:
             raise CheckpointError(
                 f"{file.path}: {name} has shape {shape}, which the metadata exclude; download the file again"
             ) from None
-    return tensors
+    return tensors | _activations(file)
+
+
+def _activations(file: GgufFile) -> dict[str, Any]:
+    """The parameters of xIELU, which stand in the metadata."""
+    keys = Metadata(file, "xielu")
+    return {
+        f"model.layers.{i}.mlp.act_fn.{name}": PackedTensor("F32", [1], np.float32([value]))
+        for name in ("alpha_p", "alpha_n")
+        for i, value in enumerate(keys.per_layer(name))
+    }
 
 
 def _layers(config: Mapping[str, Any]) -> int:
@@ -115,6 +127,7 @@ def _whole(file: GgufFile, config: Mapping[str, Any]) -> Iterator[tuple[str, Any
     """The tensors, of which a checkpoint has some in one piece and others in several.
 
     DeepSeek's keys and values become one matrix. ChatGLM's queries, keys and values become three.
+    The projections of Qwen3-Next's delta rule become one matrix.
     """
     tensors = file.tensors
     for name, tensor in tensors.items():
@@ -128,6 +141,12 @@ def _whole(file: GgufFile, config: Mapping[str, Any]) -> Iterator[tuple[str, Any
             values = tensors.get(f"{match['layer']}.attn_v_b.weight")
             if values is not None:
                 yield f"{match['layer']}.attn_kv_b.weight", KeysAndValues(tensor, values)
+                continue
+        if match := _DELTA_RULE.fullmatch(name):
+            projections = [tensors.get(f"{match['layer']}.attn_{part}.weight") for part in ("qkv", "gate")]
+            if architecture(file) == "qwen3next" and None not in projections:
+                if match["part"] == "qkv":
+                    yield f"{match['layer']}.ssm_in.weight", _by_key_heads(*projections, config)
                 continue
         if not name.endswith(".attn_v_b.weight"):
             yield name, tensor
@@ -147,7 +166,7 @@ def _turned_back(name: str, tensor: Any, kind: str, config: Mapping[str, Any]) -
     if kind in ("gptneox", "bloom", "falcon") and last == "attn_qkv":
         heads = _heads(config)
         return Reordered(tensor, _by_heads(tensor.get_shape()[0], heads, config.get("num_kv_heads", heads)))
-    if kind in ("mamba2", "nemotron_h"):
+    if kind in ("mamba2", "nemotron_h") or kind == "qwen3next" and "ssm_" in name:
         return turn_back(name, tensor)
     if last == "exp_probs_b" and kind == "ernie4_5-moe" or kind == "lfm2" and last == "conv" and end == "weight":
         return WithAxis(tensor, 1 if kind == "lfm2" else 0)
@@ -168,6 +187,14 @@ def _by_heads(rows: int, heads: int, keys: int) -> np.ndarray:
     size = rows // (heads + 2 * keys)
     parts = np.split(np.arange(rows), (heads * size, (heads + keys) * size))
     return np.hstack([part.reshape(keys, -1) for part in parts]).ravel()
+
+
+def _by_key_heads(qkv: Any, gate: Any, config: Mapping[str, Any]) -> Any:
+    """The projections of the delta rule by heads of keys, from those of all heads one after another."""
+    heads = config["linear_num_key_heads"]
+    keys, values = heads * config["linear_key_head_dim"], gate.get_shape()[0]
+    parts = np.split(np.arange(2 * (keys + values)), (keys, 2 * keys, 2 * keys + values))
+    return Reordered(Joined(qkv, gate), np.hstack([part.reshape(heads, -1) for part in parts]).ravel())
 
 
 _OF_VALUES = ("attn_qkv", "attn_gate", "ssm_conv1d", "ssm_out", "ssm_alpha", "ssm_beta", "ssm_dt")
