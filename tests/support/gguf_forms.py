@@ -18,7 +18,7 @@ def change(name: str, values: np.ndarray, raw: Mapping) -> np.ndarray:
         heads = heads if ".q_proj" in name else raw.get("num_key_value_heads") or heads
         shape = values.shape
         return values.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
-    if kind.startswith(("gemma", "qwen3_5", "qwen3_next")) and name.endswith("norm.weight") and "linear_attn" not in name:
+    if kind.startswith(("gemma2", "gemma3", "qwen3_5", "qwen3_next")) and name.endswith("norm.weight") and "linear_attn" not in name:
         return values + np.float32(1)
     if "linear_attn" in name and not name.endswith("norm.weight"):
         return of_delta_rule(name, values, raw)
@@ -85,7 +85,7 @@ def stack_experts(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def split_experts(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tensors of gpt-oss with separate gates, as [X, out, in]; those of other models as they are."""
+    """The tensors of gpt-oss and Llama 4 with separate gates, as [X, out, in]; those of others as they are."""
     split = {}
     for name, values in tensors.items():
         prefix, found, last = name.partition(".experts.")
@@ -94,6 +94,8 @@ def split_experts(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             continue
         values = values if last.endswith("_bias") else values.swapaxes(1, 2)
         end = "bias" if last.endswith("_bias") else "weight"
-        parts = {"gate": values[:, ::2], "up": values[:, 1::2]} if last.startswith("gate_up") else {"down": values}
+        half = values.shape[1] // 2
+        gate, up = (values[:, :half], values[:, half:]) if "feed_forward" in prefix else (values[:, ::2], values[:, 1::2])
+        parts = {"gate": gate, "up": up} if last.startswith("gate_up") else {"down": values}
         split |= {f"{prefix}.experts.{part}_proj.{end}": x for part, x in parts.items()}
     return split

@@ -7,6 +7,7 @@ from typing import Any
 from ...errors import ConfigError
 from ...models.feed_forwards.plain import XIELU_BETA
 from ..json_fields import show
+from .gemma import gemma, gemma4
 from .metadata import Metadata
 from .mixtures import (
     deepseek2,
@@ -15,6 +16,7 @@ from .mixtures import (
     experts_of_qwen,
     glm4moe,
     gpt_oss,
+    llama4,
     minimax,
     qwen2moe,
     qwen3moe,
@@ -36,6 +38,7 @@ class Architecture:
       norm_offset: what llama.cpp adds to the weights of norms.
       heads: the key of the number of heads.
       nullable: options whose absence from a file stands for null, and not for the family's default.
+      by_layer: whether layers may differ in their key heads and units, which ``options`` reads.
     """
 
     model_type: Callable[[Metadata], str]
@@ -44,6 +47,7 @@ class Architecture:
     norm_offset: float = 0.0
     heads: str = "attention.head_count"
     nullable: tuple[str, ...] = ()
+    by_layer: bool = False
 
 
 def _of(model_type: str) -> Callable[[Metadata], str]:
@@ -56,28 +60,6 @@ def _llama(keys: Metadata) -> dict[str, Any]:
     experts = {"num_local_experts": keys.get("expert_count"), "num_experts_per_tok": keys.get("expert_used_count")}
     window = {"sliding_window": keys.get("attention.sliding_window") or None}
     return experts | window | {"attention_bias": bias, "mlp_bias": keys.has("ffn_gate.bias")}
-
-
-def _gemma(largest: int) -> Options:
-    """The options of a family whose model of ``largest`` layers scales scores by hidden_size.
-
-    A file does not say so: llama.cpp too knows the largest model by its layers.
-    """
-
-    def read(keys: Metadata) -> dict[str, Any]:
-        heads = keys.need("attention.head_count")
-        width = keys.need("embedding_length") // heads
-        size = width if keys.need("block_count") == largest else keys.count("attention.key_length") or width
-        return {
-            "query_pre_attn_scalar": size,
-            "sliding_window": keys.get("attention.sliding_window"),
-            "sliding_window_pattern": keys.get("attention.sliding_window_pattern"),
-            "final_logit_softcapping": keys.get("final_logit_softcapping"),
-            "attn_logit_softcapping": keys.get("attn_logit_softcapping"),
-            "rope_local_base_freq": keys.get("rope.freq_base_swa"),
-        }
-
-    return read
 
 
 def _phi3(keys: Metadata) -> dict[str, Any]:
@@ -201,6 +183,7 @@ def _lfm2(keys: Metadata) -> dict[str, Any]:
 
 ARCHITECTURES = {
     "llama": Architecture(lambda keys: "mixtral" if keys.get("expert_count") else "llama", _llama, pairs=True),
+    "llama4": Architecture(_of("llama4_text"), llama4),
     "qwen2": Architecture(_of("qwen2")),
     "qwen3": Architecture(_of("qwen3"), _biased),
     "qwen2moe": Architecture(_of("qwen2_moe"), qwen2moe),
@@ -208,8 +191,9 @@ ARCHITECTURES = {
     "qwen35": Architecture(_of("qwen3_5_text"), _qwen35, norm_offset=1.0),
     "qwen35moe": Architecture(_of("qwen3_5_moe_text"), _qwen35moe, norm_offset=1.0),
     "qwen3next": Architecture(_of("qwen3_next"), _qwen3next, norm_offset=1.0),
-    "gemma2": Architecture(_of("gemma2"), _gemma(46), norm_offset=1.0),
-    "gemma3": Architecture(_of("gemma3_text"), _gemma(62), norm_offset=1.0),
+    "gemma2": Architecture(_of("gemma2"), gemma(46), norm_offset=1.0),
+    "gemma3": Architecture(_of("gemma3_text"), gemma(62), norm_offset=1.0),
+    "gemma4": Architecture(_of("gemma4_text"), gemma4, by_layer=True),
     "phi3": Architecture(_of("phi3"), _phi3),
     "chatglm": Architecture(_of("glm"), _biased),
     "glm4": Architecture(_of("glm4"), _biased),

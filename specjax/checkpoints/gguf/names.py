@@ -23,6 +23,7 @@ _NOT_READ = re.compile(r"rope_freqs\.weight|rope_factors_(short|long)\.weight|.*
 _STACK = re.compile(r"(.*\.experts\.(?:gate|up|down))(_bias)?")
 _LOOKED_UP = {
     "e_score_correction_bias": "e_score_correction.bias", ".dt_bias": ".dt_proj.bias", ".sinks": ".sinks.weight",
+    ".layer_scalar": ".layer_scalar.weight",
 }  # fmt: skip
 """Names that the conversion changes before it looks them up."""
 

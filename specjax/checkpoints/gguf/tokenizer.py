@@ -96,7 +96,8 @@ def _byte_level(file: GgufFile) -> Tokenizer:
 def _sentencepiece(file: GgufFile) -> Tokenizer:
     """BPE of letters with single bytes for unknown ones, as SentencePiece's.
 
-    Two pieces are merged where the whole is a token. The score of the whole gives the order.
+    Two pieces are merged where the whole is a token. The score of the whole gives the order. The
+    files of Gemma 4 list the merges.
     """
     tokens, scores = _need(file, "tokens"), _need(file, "scores")
     family = file.metadata["general.architecture"]
@@ -106,7 +107,8 @@ def _sentencepiece(file: GgufFile) -> Tokenizer:
         tokens = [_SPACE * len(token) if token.isspace() and set(token) == {" "} else token for token in tokens]
         scores = range(0, -len(tokens), -1)
     vocab = {token: i for i, token in enumerate(tokens)}
-    merges = _merges(vocab, dict(zip(tokens, scores)))
+    listed = _get(file, "merges")
+    merges = [tuple(merge.split(" ")) for merge in listed] if listed else _merges(vocab, dict(zip(tokens, scores)))
     unknown = special_tokens(file).get("unk_token")
     tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     prefix = bool(_get(file, "add_space_prefix", True))
@@ -150,5 +152,5 @@ def _add_ends(tokenizer: Tokenizer, file: GgufFile, roles: dict[str, str]) -> No
     )
 
 
-_BUILDERS = {"gpt2": _byte_level, "llama": _sentencepiece}
+_BUILDERS = {"gpt2": _byte_level, "llama": _sentencepiece, "gemma4": _sentencepiece}
 """The supported values of ``tokenizer.ggml.model``."""

@@ -28,7 +28,7 @@ def logprobs_of_llama_cpp(path: Path, ids: list[int], count: int) -> tuple[list[
     return [token for token, _ in steps], np.array([[all[str(i)] for i in range(len(all))] for _, all in steps])
 
 
-@pytest.mark.parametrize("name", ["apertus", "qwen3_next"])
+@pytest.mark.parametrize("name", ["apertus", "qwen3_next", "gemma4", "gemma4, keys as values", "llama4"])
 def test_logprobs(name, tmp_path):
     raw = raw_config(name)
     path = write_gguf(tmp_path / "model.gguf", random_tensors(raw), raw)
