@@ -25,12 +25,20 @@ NO_EXPERTS = dict.fromkeys(
 OLMO3 = {"full_attention": YARN, "sliding_attention": {"rope_theta": 10.0, "rope_type": "default"}}
 EXPERTS = {"mlp_only_layers": [], "norm_topk_prob": False, "use_sliding_window": False, "layer_types": None}
 DELTA_RULE = {"layer_types": None, "full_attention_interval": 2}
-QWEN3_NEXT = DELTA_RULE | {"mlp_only_layers": [], "norm_topk_prob": True, "linear_value_head_dim": 4, "rms_norm_eps": 1e-6}
-LLAMA4 = dict.fromkeys(("attention_chunk_size", "attn_scale", "floor_scale", "layer_types", "moe_layers", "no_rope_layers")) | {
+QWEN3_NEXT = DELTA_RULE | {
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+    "linear_value_head_dim": 4,
+    "rms_norm_eps": 1e-6,
+}
+LLAMA4 = dict.fromkeys(
+    ("attention_chunk_size", "attn_scale", "floor_scale", "layer_types", "moe_layers", "no_rope_layers")
+) | {
     "interleave_moe_layer_step": 2,
     "num_hidden_layers": 5,
     "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
 }
+T5 = {"relative_attention_max_distance": 128, "scale_decoder_outputs": None, "pad_token_id": None}
 FOURTH = {"layer_types": None, "no_rope_layers": None}
 CASES = {
     "llama": ("llama_gqa", {}),
@@ -74,6 +82,8 @@ CASES = {
     "cohere": ("cohere", {}),
     "cohere2": ("cohere2", {"num_hidden_layers": 5, "layer_types": None}),
     "phi": ("phi", {}),
+    "t5": ("t5", T5),
+    "t5, gated": ("t5_1.1", T5 | {"tie_word_embeddings": False}),
     "ernie4_5": ("ernie4_5", {"use_bias": False}),
     "olmo3": ("olmo3", {"rope_parameters": OLMO3}),
     "exaone4": ("exaone4", {}),

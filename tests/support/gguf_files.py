@@ -14,8 +14,9 @@ from specjax.checkpoints.experts import unstack_experts
 from specjax.checkpoints.families import NAMES
 from specjax.checkpoints.shape_check import least_shapes
 from specjax.checkpoints.tensors import abstract_decoder, dotted
-from support.gguf_gemma4 import add_gemma4
 from support.gguf_forms import change, key_heads, split_experts, split_projections, stack_experts
+from support.gguf_gemma4 import add_gemma4
+from support.gguf_t5 import add_t5
 
 ARCHITECTURES = {
     "llama": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen2_moe": "qwen2moe",
@@ -24,7 +25,7 @@ ARCHITECTURES = {
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gpt_oss": "gpt-oss",
     "smollm3": "smollm3", "granite": "granite", "arcee": "arcee", "seed_oss": "seed_oss", "cohere": "command-r",
     "cohere2": "cohere2", "phi": "phi2", "ernie4_5": "ernie4_5", "hunyuan_v1_dense": "hunyuan-dense",
-    "olmo3": "olmo2", "apertus": "apertus", "qwen3_next": "qwen3next", "llama4_text": "llama4", "exaone4": "exaone4", "ernie4_5_moe": "ernie4_5-moe", "minimax_m2": "minimax-m2", "falcon": "falcon",
+    "olmo3": "olmo2", "apertus": "apertus", "qwen3_next": "qwen3next", "llama4_text": "llama4", "t5": "t5", "exaone4": "exaone4", "ernie4_5_moe": "ernie4_5-moe", "minimax_m2": "minimax-m2", "falcon": "falcon",
     "bloom": "bloom", "lfm2": "lfm2", "mamba2": "mamba2", "nemotron_h": "nemotron_h",
 }  # fmt: skip
 
@@ -74,10 +75,13 @@ def write_gguf(
     """
     name = ARCHITECTURES[raw["model_type"]]
     writer = gguf.GGUFWriter(path, name)
-    add_sizes(writer, name, raw)
-    if raw["model_type"] not in ("bloom", "falcon", "mamba2", "nemotron_h"):
+    if raw["model_type"] == "t5":
+        add_t5(writer, raw)
+    else:
+        add_sizes(writer, name, raw)
+        add_options(writer, raw)
+    if raw["model_type"] not in ("bloom", "falcon", "mamba2", "nemotron_h", "t5"):
         add_rope(writer, raw)
-    add_options(writer, raw)
     add_xielu(writer, tensors)
     add_gemma4(writer, raw)
     if more(writer) is None and "tokenizer.ggml.model" not in writer.kv_data[0]:
@@ -236,7 +240,8 @@ def add_xielu(writer: gguf.GGUFWriter, tensors: Mapping[str, np.ndarray]) -> Non
 def converted(tensors: Mapping[str, np.ndarray], raw: Mapping) -> dict[str, np.ndarray]:
     """The tensors with the names and in the forms of a GGUF file."""
     kind = raw["model_type"]
-    layers = raw.get("num_hidden_layers") or raw.get("n_layer") or len(raw["layers_block_type"])
+    layers = raw.get("num_hidden_layers") or raw.get("n_layer") or raw.get("num_decoder_layers")
+    layers = layers or len(raw["layers_block_type"])
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == ARCHITECTURES[kind])
     names = gguf.get_tensor_name_map(number, layers)
     written = {}

@@ -18,7 +18,11 @@ def change(name: str, values: np.ndarray, raw: Mapping) -> np.ndarray:
         heads = heads if ".q_proj" in name else raw.get("num_key_value_heads") or heads
         shape = values.shape
         return values.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
-    if kind.startswith(("gemma2", "gemma3", "qwen3_5", "qwen3_next")) and name.endswith("norm.weight") and "linear_attn" not in name:
+    if (
+        kind.startswith(("gemma2", "gemma3", "qwen3_5", "qwen3_next"))
+        and name.endswith("norm.weight")
+        and "linear_attn" not in name
+    ):
         return values + np.float32(1)
     if "linear_attn" in name and not name.endswith("norm.weight"):
         return of_delta_rule(name, values, raw)
@@ -95,7 +99,9 @@ def split_experts(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         values = values if last.endswith("_bias") else values.swapaxes(1, 2)
         end = "bias" if last.endswith("_bias") else "weight"
         half = values.shape[1] // 2
-        gate, up = (values[:, :half], values[:, half:]) if "feed_forward" in prefix else (values[:, ::2], values[:, 1::2])
+        gate, up = (
+            (values[:, :half], values[:, half:]) if "feed_forward" in prefix else (values[:, ::2], values[:, 1::2])
+        )
         parts = {"gate": gate, "up": up} if last.startswith("gate_up") else {"down": values}
         split |= {f"{prefix}.experts.{part}_proj.{end}": x for part, x in parts.items()}
     return split

@@ -23,6 +23,7 @@ from .mixtures import (
 )
 from .ropes import read_rope_options
 from .state_spaces import SSM_HEADS, mamba2_options, nemotron_h_options
+from .t5 import t5
 
 Options = Callable[[Metadata], dict[str, Any]]
 
@@ -222,5 +223,6 @@ ARCHITECTURES = {
     "mamba2": Architecture(_of("mamba2"), mamba2_options, heads=SSM_HEADS),
     "nemotron_h": Architecture(_of("nemotron_h"), nemotron_h_options),
     "phi2": Architecture(_of("phi")),
+    "t5": Architecture(_of("t5"), t5),
 }
 """The supported values of ``general.architecture``."""

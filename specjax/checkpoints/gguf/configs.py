@@ -16,7 +16,8 @@ _SIZES = {"hidden_size": "embedding_length", "max_position_embeddings": "context
 
 _HARMLESS = (
     "vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type", "attention.causal",
-    "attention.value_length", "attention.value_length_swa", "expert_gating_func", "nextn_predict_layers", "rope.dimension_sections",
+    "attention.value_length", "attention.value_length_swa", "expert_gating_func", "nextn_predict_layers",
+    "rope.dimension_sections",
 )  # fmt: skip
 """Keys that do not change the maths of the architectures here, beside those that are read.
 
@@ -50,7 +51,9 @@ def read_gguf_config(file: GgufFile) -> dict[str, Any]:
         "dtype": "bfloat16",
     }
     if not known.by_layer:
-        options["intermediate_size"] = keys.common_size("feed_forward_length") or None  # a mixture may have experts only
+        options["intermediate_size"] = (
+            keys.common_size("feed_forward_length") or None
+        )  # a mixture may have experts only
         options["num_key_value_heads"] = keys.common_size("attention.head_count_kv") or keys.need(known.heads)
     options |= read_rope_options(keys, options["head_dim"]) | special_ids(file) | known.options(keys)
     keys.refuse_others(_HARMLESS)

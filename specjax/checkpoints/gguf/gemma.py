@@ -70,7 +70,7 @@ def _global_layers(keys: Metadata) -> list[int]:
 
 
 def _units(keys: Metadata, first: int) -> dict[str, Any]:
-    """The units of the layers. Those from ``first`` on, which share keys, may have twice as many."""
+    """The units of layers. Those from ``first`` on, which share keys, may have twice as many."""
     units = _each_layer(keys, "feed_forward_length")
     wide = units[-1] == 2 * units[0]
     if units != [units[0]] * first + [units[0] * (1 + wide)] * (len(units) - first):

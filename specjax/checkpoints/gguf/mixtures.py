@@ -124,7 +124,7 @@ def minimax(keys: Metadata) -> dict[str, Any]:
 
 
 def llama4(keys: Metadata) -> dict[str, Any]:
-    """The sizes of chunks and temperatures are those of the published models; a file does not say them.
+    """Chunks and temperatures are those of the published models. A file does not say them.
 
     The published model of 128 experts alone has no norms of queries and keys.
     """

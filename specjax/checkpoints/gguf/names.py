@@ -64,15 +64,17 @@ def _activations(file: GgufFile) -> dict[str, Any]:
     """The parameters of xIELU, which stand in the metadata."""
     keys = Metadata(file, "xielu")
     return {
-        f"model.layers.{i}.mlp.act_fn.{name}": PackedTensor("F32", [1], np.float32([value]))
+        f"model.layers.{i}.mlp.act_fn.{name}": PackedTensor("F32", [1], np.array([value], np.float32))
         for name in ("alpha_p", "alpha_n")
         for i, value in enumerate(keys.per_layer(name))
     }
 
 
 def _layers(config: Mapping[str, Any]) -> int:
+    """The number of layers. The encoder and the decoder of T5 may have different ones."""
     family = FAMILIES[config["model_type"]]
-    return config[family.renamed.get("num_hidden_layers", "num_hidden_layers")]
+    own = config[family.renamed.get("num_hidden_layers", "num_hidden_layers")]
+    return max(own, config.get("num_decoder_layers", 0))
 
 
 def _heads(config: Mapping[str, Any]) -> int:
@@ -93,7 +95,7 @@ def _names(file: GgufFile, config: Mapping[str, Any]) -> dict[str, str]:
     layers = _layers(config)
     known = get_tensor_name_map(number, layers)
     renamed = {}
-    absent = _ABSENT_NORMS.get(config.get("num_ln_in_parallel_attn", 0), ())
+    absent = {path for option, paths in _ABSENT.items() for path in paths.get(config.get(option), ())}
     for path, listed in FAMILIES[config["model_type"]].names.items():
         if path.removesuffix("_bias") in absent:
             continue
@@ -105,8 +107,14 @@ def _names(file: GgufFile, config: Mapping[str, Any]) -> dict[str, str]:
     return renamed
 
 
-_ABSENT_NORMS = {1: ("layers.N.mixer_norm", "layers.N.mlp_norm"), 2: ("layers.N.norm",)}
-"""The norms that Falcon's layers lack, by their number. In a file they have the others' names."""
+_ABSENT = {
+    "num_ln_in_parallel_attn": {1: ("layers.N.mixer_norm", "layers.N.mlp_norm"), 2: ("layers.N.norm",)},
+    "feed_forward_proj": {
+        "relu": ("layers.N.mlp.gate_up", "encoder.layers.N.mlp.gate_up"),
+        "gated-gelu": ("layers.N.mlp.up", "encoder.layers.N.mlp.up"),
+    },
+}
+"""The parameters that Falcon and T5 lack, by an option. In a file others have their names."""
 
 
 def _name(known: Any, module: str) -> str | None:
@@ -144,10 +152,10 @@ def _whole(file: GgufFile, config: Mapping[str, Any]) -> Iterator[tuple[str, Any
                 yield f"{match['layer']}.attn_kv_b.weight", KeysAndValues(tensor, values)
                 continue
         if match := _DELTA_RULE.fullmatch(name):
-            projections = [tensors.get(f"{match['layer']}.attn_{part}.weight") for part in ("qkv", "gate")]
-            if architecture(file) == "qwen3next" and None not in projections:
+            qkv, gate = (tensors.get(f"{match['layer']}.attn_{part}.weight") for part in ("qkv", "gate"))
+            if architecture(file) == "qwen3next" and qkv is not None and gate is not None:
                 if match["part"] == "qkv":
-                    yield f"{match['layer']}.ssm_in.weight", _by_key_heads(*projections, config)
+                    yield f"{match['layer']}.ssm_in.weight", _by_key_heads(qkv, gate, config)
                 continue
         if not name.endswith(".attn_v_b.weight"):
             yield name, tensor
@@ -191,7 +199,7 @@ def _by_heads(rows: int, heads: int, keys: int) -> np.ndarray:
 
 
 def _by_key_heads(qkv: Any, gate: Any, config: Mapping[str, Any]) -> Any:
-    """The projections of the delta rule by heads of keys, from those of all heads one after another."""
+    """The projections of the delta rule by heads of keys. A file has them part by part."""
     heads = config["linear_num_key_heads"]
     keys, values = heads * config["linear_key_head_dim"], gate.get_shape()[0]
     parts = np.split(np.arange(2 * (keys + values)), (keys, 2 * keys, 2 * keys + values))
