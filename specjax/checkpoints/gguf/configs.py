@@ -50,10 +50,8 @@ def read_gguf_config(file: GgufFile) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "dtype": "bfloat16",
     }
-    if not known.by_layer:
-        options["intermediate_size"] = (
-            keys.common_size("feed_forward_length") or None
-        )  # a mixture may have experts only
+    if not known.by_layer:  # a mixture may have experts only
+        options["intermediate_size"] = keys.common_size("feed_forward_length") or None
         options["num_key_value_heads"] = keys.common_size("attention.head_count_kv") or keys.need(known.heads)
     options |= read_rope_options(keys, options["head_dim"]) | special_ids(file) | known.options(keys)
     keys.refuse_others(_HARMLESS)

@@ -151,11 +151,11 @@ def _whole(file: GgufFile, config: Mapping[str, Any]) -> Iterator[tuple[str, Any
             if values is not None:
                 yield f"{match['layer']}.attn_kv_b.weight", KeysAndValues(tensor, values)
                 continue
-        if match := _DELTA_RULE.fullmatch(name):
+        if architecture(file) == "qwen3next" and (match := _DELTA_RULE.fullmatch(name)):
             qkv, gate = (tensors.get(f"{match['layer']}.attn_{part}.weight") for part in ("qkv", "gate"))
-            if architecture(file) == "qwen3next" and qkv is not None and gate is not None:
+            if qkv is not None and gate is not None:
                 if match["part"] == "qkv":
-                    yield f"{match['layer']}.ssm_in.weight", _by_key_heads(qkv, gate, config)
+                    yield f"{match['layer']}.ssm_in.weight", Joined(qkv, gate)
                 continue
         if not name.endswith(".attn_v_b.weight"):
             yield name, tensor
@@ -175,6 +175,8 @@ def _turned_back(name: str, tensor: Any, kind: str, config: Mapping[str, Any]) -
     if kind in ("gptneox", "bloom", "falcon") and last == "attn_qkv":
         heads = _heads(config)
         return Reordered(tensor, _by_heads(tensor.get_shape()[0], heads, config.get("num_kv_heads", heads)))
+    if isinstance(tensor, Joined):
+        return Reordered(tensor, _by_key_heads(tensor.get_shape()[0], config))
     if kind in ("mamba2", "nemotron_h") or kind == "qwen3next" and "ssm_" in name:
         return turn_back(name, tensor)
     if last == "exp_probs_b" and kind == "ernie4_5-moe" or kind == "lfm2" and last == "conv" and end == "weight":
@@ -198,12 +200,12 @@ def _by_heads(rows: int, heads: int, keys: int) -> np.ndarray:
     return np.hstack([part.reshape(keys, -1) for part in parts]).ravel()
 
 
-def _by_key_heads(qkv: Any, gate: Any, config: Mapping[str, Any]) -> Any:
-    """The projections of the delta rule by heads of keys. A file has them part by part."""
+def _by_key_heads(rows: int, config: Mapping[str, Any]) -> np.ndarray:
+    """The row in the file of each row of q, k, v and z. A checkpoint has them by key heads."""
     heads = config["linear_num_key_heads"]
-    keys, values = heads * config["linear_key_head_dim"], gate.get_shape()[0]
-    parts = np.split(np.arange(2 * (keys + values)), (keys, 2 * keys, 2 * keys + values))
-    return Reordered(Joined(qkv, gate), np.hstack([part.reshape(heads, -1) for part in parts]).ravel())
+    keys = heads * config["linear_key_head_dim"]
+    parts = np.split(np.arange(rows), (keys, 2 * keys, keys + rows // 2))
+    return np.hstack([part.reshape(heads, -1) for part in parts]).ravel()
 
 
 _OF_VALUES = ("attn_qkv", "attn_gate", "ssm_conv1d", "ssm_out", "ssm_alpha", "ssm_beta", "ssm_dt")

@@ -17,6 +17,11 @@ from specjax.checkpoints.tensors import load_model
 from specjax.errors import SpecjaxWarning
 from specjax.models.quantised_weights import Quantised
 
+DELTA_RULE = {
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
+}  # fmt: skip
+"""Sizes whose matrices have whole blocks."""
+
 
 def random_tensor(kind: str, rows: int = 6, blocks: int = 2) -> PackedTensor:
     """Random bytes. Those of float16 scales are finite."""
@@ -92,9 +97,8 @@ def test_a_stored_model_has_the_numbers_of_the_file(family, kind, form, tmp_path
     """Every matrix, also queries and keys, whose rows llama.cpp permutes or parts, and experts; unpacked in float32 beside."""
     raw = raw_config(family) | {
         "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-        "linear_key_head_dim": 16, "linear_value_head_dim": 16, "moe_intermediate_size": 32,
-        "shared_expert_intermediate_size": 32,
     }  # fmt: skip
+    raw |= DELTA_RULE if family == "qwen3_next" else {}
     path = write_gguf(tmp_path / "model.gguf", random_tensors(raw), raw, kind=kind)
     is_weight = lambda leaf: isinstance(leaf, Quantised)
     stored, full = (
