@@ -17,7 +17,7 @@ from ..models.config import ModelConfig
 from .blocks import blocks
 from .config import check_dtype, read_config, to_hf
 from .experts import LAYER, stack_name, stacked_matrices, unstack_layer
-from .families import names_in, tensors_in
+from .families import FAMILIES, names_in, tensors_in
 from .files import is_gguf
 from .gguf.names import open_tensors_of
 from .gguf.reader import open_gguf
@@ -89,6 +89,8 @@ def _unpacked(tensors: Mapping[str, Any], config: ModelConfig, dtype: str) -> It
         elif match[2] == "gate":
             stacks = {matrix: read(stack_name(match[1], matrix)) for matrix in stacked_matrices(config)}
             yield from unstack_layer(stacks, config, match[1]).items()
+    for name, number in FAMILIES[config.family].fixed(config).items():
+        yield name, np.array(number, jnp.dtype(dtype))
 
 
 def _write(path: Path, raw: Mapping[str, Any]) -> None:

@@ -25,6 +25,20 @@ NO_EXPERTS = dict.fromkeys(
 OLMO3 = {"full_attention": YARN, "sliding_attention": {"rope_theta": 10.0, "rope_type": "default"}}
 EXPERTS = {"mlp_only_layers": [], "norm_topk_prob": False, "use_sliding_window": False, "layer_types": None}
 DELTA_RULE = {"layer_types": None, "full_attention_interval": 2}
+QWEN3_NEXT = DELTA_RULE | {
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+    "linear_value_head_dim": 4,
+    "rms_norm_eps": 1e-6,
+}
+LLAMA4 = dict.fromkeys(
+    ("attention_chunk_size", "attn_scale", "floor_scale", "layer_types", "moe_layers", "no_rope_layers")
+) | {
+    "interleave_moe_layer_step": 2,
+    "num_hidden_layers": 5,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+}
+T5 = {"relative_attention_max_distance": 128, "scale_decoder_outputs": None, "pad_token_id": None}
 FOURTH = {"layer_types": None, "no_rope_layers": None}
 CASES = {
     "llama": ("llama_gqa", {}),
@@ -40,8 +54,12 @@ CASES = {
     "qwen3_moe": ("qwen3_moe", {"decoder_sparse_step": 1}),
     "qwen3_5": ("qwen3_5", DELTA_RULE),
     "qwen3_5_moe": ("qwen3_5_experts", DELTA_RULE),
+    "qwen3_next": ("qwen3_next_experts", QWEN3_NEXT),
     "gemma2": ("gemma2", {"query_pre_attn_scalar": 8}),
     "gemma3": ("gemma3", {"query_pre_attn_scalar": 8, "layer_types": None, "num_hidden_layers": 7, "rope_parameters": GEMMA3}),
+    "llama4": ("llama4", LLAMA4),
+    "gemma4": ("gemma4", {}),
+    "gemma4, keys as values": ("gemma4_keys_as_values", {}),
     "phi3": ("phi3", {"original_max_position_embeddings": None}),
     "phi3 with longrope": ("phi3_longrope", {}),
     "glm": ("glm", {}),
@@ -59,10 +77,13 @@ CASES = {
     "smollm3": ("smollm3", {"num_hidden_layers": 5} | FOURTH | {"use_sliding_window": False, "sliding_window": None}),
     "granite": ("granite", {}),
     "arcee": ("arcee", {}),
+    "apertus": ("apertus", {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}),
     "seed_oss": ("seed_oss", {}),
     "cohere": ("cohere", {}),
     "cohere2": ("cohere2", {"num_hidden_layers": 5, "layer_types": None}),
     "phi": ("phi", {}),
+    "t5": ("t5", T5),
+    "t5, gated": ("t5_1.1", T5 | {"tie_word_embeddings": False}),
     "ernie4_5": ("ernie4_5", {"use_bias": False}),
     "olmo3": ("olmo3", {"rope_parameters": OLMO3}),
     "exaone4": ("exaone4", {}),

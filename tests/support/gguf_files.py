@@ -14,16 +14,18 @@ from specjax.checkpoints.experts import unstack_experts
 from specjax.checkpoints.families import NAMES
 from specjax.checkpoints.shape_check import least_shapes
 from specjax.checkpoints.tensors import abstract_decoder, dotted
-from support.gguf_forms import change, key_heads, split_experts, stack_experts
+from support.gguf_forms import change, key_heads, split_experts, split_projections, stack_experts
+from support.gguf_gemma4 import add_gemma4
+from support.gguf_t5 import add_t5
 
 ARCHITECTURES = {
     "llama": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen2_moe": "qwen2moe",
-    "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3", "glm": "chatglm", "glm4": "glm4",
+    "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3", "gemma4_text": "gemma4", "phi3": "phi3", "glm": "chatglm", "glm4": "glm4",
     "glm4_moe": "glm4moe", "olmo2": "olmo2", "gpt2": "gpt2", "gpt_neox": "gptneox", "starcoder2": "starcoder2",
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gpt_oss": "gpt-oss",
     "smollm3": "smollm3", "granite": "granite", "arcee": "arcee", "seed_oss": "seed_oss", "cohere": "command-r",
     "cohere2": "cohere2", "phi": "phi2", "ernie4_5": "ernie4_5", "hunyuan_v1_dense": "hunyuan-dense",
-    "olmo3": "olmo2", "exaone4": "exaone4", "ernie4_5_moe": "ernie4_5-moe", "minimax_m2": "minimax-m2", "falcon": "falcon",
+    "olmo3": "olmo2", "apertus": "apertus", "qwen3_next": "qwen3next", "llama4_text": "llama4", "t5": "t5", "exaone4": "exaone4", "ernie4_5_moe": "ernie4_5-moe", "minimax_m2": "minimax-m2", "falcon": "falcon",
     "bloom": "bloom", "lfm2": "lfm2", "mamba2": "mamba2", "nemotron_h": "nemotron_h",
 }  # fmt: skip
 
@@ -73,10 +75,15 @@ def write_gguf(
     """
     name = ARCHITECTURES[raw["model_type"]]
     writer = gguf.GGUFWriter(path, name)
-    add_sizes(writer, name, raw)
-    if raw["model_type"] not in ("bloom", "falcon", "mamba2", "nemotron_h"):
+    if raw["model_type"] == "t5":
+        add_t5(writer, raw)
+    else:
+        add_sizes(writer, name, raw)
+        add_options(writer, raw)
+    if raw["model_type"] not in ("bloom", "falcon", "mamba2", "nemotron_h", "t5"):
         add_rope(writer, raw)
-    add_options(writer, raw)
+    add_xielu(writer, tensors)
+    add_gemma4(writer, raw)
     if more(writer) is None and "tokenizer.ggml.model" not in writer.kv_data[0]:
         add_tokens(writer, raw)
     for full, values in form(converted(tensors, raw)).items():
@@ -205,6 +212,10 @@ def add_options(writer: gguf.GGUFWriter, raw: Mapping) -> None:
     if raw["model_type"] in ("olmo3", "exaone4") and raw.get("sliding_window"):
         writer.add_sliding_window(raw["sliding_window"])
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in raw["layer_types"]])
+    if raw["model_type"] == "llama4_text":
+        writer.add_feed_forward_length(raw["intermediate_size_mlp"])
+        writer.add_expert_feed_forward_length(raw["intermediate_size"])
+        writer.add_interleave_moe_layer_step(raw["interleave_moe_layer_step"])
     if raw["model_type"] == "minimax_m2":
         writer.add_expert_feed_forward_length(raw["intermediate_size"])
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
@@ -216,20 +227,34 @@ def add_options(writer: gguf.GGUFWriter, raw: Mapping) -> None:
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType["SOFTMAX" if softmax else "SIGMOID"])
 
 
+def add_xielu(writer: gguf.GGUFWriter, tensors: Mapping[str, np.ndarray]) -> None:
+    """The parameters of xIELU of each layer, which are no tensors of a file."""
+    of = lambda name: [values.item() for key, values in sorted(tensors.items()) if key.endswith(f"act_fn.{name}")]
+    if layers := len(of("alpha_p")):
+        writer.add_xielu_alpha_p(of("alpha_p"))
+        writer.add_xielu_alpha_n(of("alpha_n"))
+        writer.add_xielu_beta([0.5] * layers)
+        writer.add_xielu_eps([-1e-6] * layers)
+
+
 def converted(tensors: Mapping[str, np.ndarray], raw: Mapping) -> dict[str, np.ndarray]:
     """The tensors with the names and in the forms of a GGUF file."""
     kind = raw["model_type"]
-    layers = raw.get("num_hidden_layers") or raw.get("n_layer") or len(raw["layers_block_type"])
+    layers = raw.get("num_hidden_layers") or raw.get("n_layer") or raw.get("num_decoder_layers")
+    layers = layers or len(raw["layers_block_type"])
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == ARCHITECTURES[kind])
     names = gguf.get_tensor_name_map(number, layers)
     written = {}
-    for name, values in split_experts(stack_experts(tensors)).items():
+    for name, values in split_projections(split_experts(stack_experts(tensors)), raw).items():
         for old, new in {
             "e_score_correction_b": "e_score_correction.b",
             "sinks": "sinks.weight",
+            "layer_scalar": "layer_scalar.weight",
             ".dt_b": ".dt_proj.b",
         }.items():
             name = name.replace(old, new)
+        if "act_fn" in name:
+            continue  # the metadata have it
         ends = (".weight", ".bias")
         full = names.get_name(name, ends) or names.get_name(name.removeprefix("transformer."), ends)
         assert full, f"{name} has no name in GGUF files"

@@ -18,7 +18,11 @@ def change(name: str, values: np.ndarray, raw: Mapping) -> np.ndarray:
         heads = heads if ".q_proj" in name else raw.get("num_key_value_heads") or heads
         shape = values.shape
         return values.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
-    if kind.startswith(("gemma", "qwen3_5")) and name.endswith("norm.weight") and "linear_attn" not in name:
+    if (
+        kind.startswith(("gemma2", "gemma3", "qwen3_5", "qwen3_next"))
+        and name.endswith("norm.weight")
+        and "linear_attn" not in name
+    ):
         return values + np.float32(1)
     if "linear_attn" in name and not name.endswith("norm.weight"):
         return of_delta_rule(name, values, raw)
@@ -38,10 +42,15 @@ def change(name: str, values: np.ndarray, raw: Mapping) -> np.ndarray:
 
 
 def of_delta_rule(name: str, values: np.ndarray, raw: Mapping) -> np.ndarray:
-    """The tensor with the heads of values tiled: the first of each head of keys, then the second of each."""
+    """The tensor with the heads of values tiled: the first of each head of keys, then the second of each.
+
+    Qwen3-Next has them as its checkpoint.
+    """
     keys, heads, size = (raw[f"linear_{part}"] for part in ("num_key_heads", "num_value_heads", "value_head_dim"))
 
     def tile(rows: np.ndarray) -> np.ndarray:
+        if raw["model_type"] == "qwen3_next":
+            return rows
         apart = rows.reshape(keys, heads // keys, -1, *rows.shape[1:])
         return np.concatenate([apart[:, i].reshape(-1, *rows.shape[1:]) for i in range(heads // keys)])
 
@@ -51,6 +60,21 @@ def of_delta_rule(name: str, values: np.ndarray, raw: Mapping) -> np.ndarray:
     if "out_proj" in name:
         return tile(values.T).T
     return tile(-np.exp(values) if name.endswith("A_log") else values)
+
+
+def split_projections(tensors: Mapping[str, np.ndarray], raw: Mapping) -> dict[str, np.ndarray]:
+    """The tensors with Qwen3-Next's queries, keys and values of all heads, and its gates, in two matrices."""
+    split = {}
+    for name, values in tensors.items():
+        if "in_proj_qkvz" not in name:
+            split[name] = values
+            continue
+        keys, heads = raw["linear_num_key_heads"], raw["linear_num_value_heads"]
+        size, width = raw["linear_key_head_dim"], raw["linear_value_head_dim"] * heads // keys
+        parts = np.split(values.reshape(keys, -1, values.shape[1]), (size, 2 * size, 2 * size + width), 1)
+        *qkv, gate = [part.reshape(-1, values.shape[1]) for part in parts]
+        split |= {name.replace("qkvz", "qkv"): np.concatenate(qkv), name.replace("qkvz", "z"): gate}
+    return split
 
 
 def stack_experts(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -65,7 +89,7 @@ def stack_experts(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def split_experts(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tensors of gpt-oss with separate gates, as [X, out, in]; those of other models as they are."""
+    """The tensors of gpt-oss and Llama 4 with separate gates, as [X, out, in]; those of others as they are."""
     split = {}
     for name, values in tensors.items():
         prefix, found, last = name.partition(".experts.")
@@ -74,6 +98,10 @@ def split_experts(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             continue
         values = values if last.endswith("_bias") else values.swapaxes(1, 2)
         end = "bias" if last.endswith("_bias") else "weight"
-        parts = {"gate": values[:, ::2], "up": values[:, 1::2]} if last.startswith("gate_up") else {"down": values}
+        half = values.shape[1] // 2
+        gate, up = (
+            (values[:, :half], values[:, half:]) if "feed_forward" in prefix else (values[:, ::2], values[:, 1::2])
+        )
+        parts = {"gate": gate, "up": up} if last.startswith("gate_up") else {"down": values}
         split |= {f"{prefix}.experts.{part}_proj.{end}": x for part, x in parts.items()}
     return split

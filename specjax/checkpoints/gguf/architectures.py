@@ -5,6 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import ConfigError
+from ...models.feed_forwards.plain import XIELU_BETA
+from ..json_fields import show
+from .gemma import gemma, gemma4
 from .metadata import Metadata
 from .mixtures import (
     deepseek2,
@@ -13,12 +16,14 @@ from .mixtures import (
     experts_of_qwen,
     glm4moe,
     gpt_oss,
+    llama4,
     minimax,
     qwen2moe,
     qwen3moe,
 )
 from .ropes import read_rope_options
 from .state_spaces import SSM_HEADS, mamba2_options, nemotron_h_options
+from .t5 import t5
 
 Options = Callable[[Metadata], dict[str, Any]]
 
@@ -34,6 +39,7 @@ class Architecture:
       norm_offset: what llama.cpp adds to the weights of norms.
       heads: the key of the number of heads.
       nullable: options whose absence from a file stands for null, and not for the family's default.
+      by_layer: whether layers may differ in their key heads and units, which ``options`` reads.
     """
 
     model_type: Callable[[Metadata], str]
@@ -42,6 +48,7 @@ class Architecture:
     norm_offset: float = 0.0
     heads: str = "attention.head_count"
     nullable: tuple[str, ...] = ()
+    by_layer: bool = False
 
 
 def _of(model_type: str) -> Callable[[Metadata], str]:
@@ -54,28 +61,6 @@ def _llama(keys: Metadata) -> dict[str, Any]:
     experts = {"num_local_experts": keys.get("expert_count"), "num_experts_per_tok": keys.get("expert_used_count")}
     window = {"sliding_window": keys.get("attention.sliding_window") or None}
     return experts | window | {"attention_bias": bias, "mlp_bias": keys.has("ffn_gate.bias")}
-
-
-def _gemma(largest: int) -> Options:
-    """The options of a family whose model of ``largest`` layers scales scores by hidden_size.
-
-    A file does not say so: llama.cpp too knows the largest model by its layers.
-    """
-
-    def read(keys: Metadata) -> dict[str, Any]:
-        heads = keys.need("attention.head_count")
-        width = keys.need("embedding_length") // heads
-        size = width if keys.need("block_count") == largest else keys.count("attention.key_length") or width
-        return {
-            "query_pre_attn_scalar": size,
-            "sliding_window": keys.get("attention.sliding_window"),
-            "sliding_window_pattern": keys.get("attention.sliding_window_pattern"),
-            "final_logit_softcapping": keys.get("final_logit_softcapping"),
-            "attn_logit_softcapping": keys.get("attn_logit_softcapping"),
-            "rope_local_base_freq": keys.get("rope.freq_base_swa"),
-        }
-
-    return read
 
 
 def _phi3(keys: Metadata) -> dict[str, Any]:
@@ -113,6 +98,19 @@ def _qwen35(keys: Metadata) -> dict[str, Any]:
 def _qwen35moe(keys: Metadata) -> dict[str, Any]:
     shared = {"shared_expert_intermediate_size": keys.need("expert_shared_feed_forward_length")}
     return experts_of_qwen(keys) | _qwen35(keys) | shared
+
+
+def _qwen3next(keys: Metadata) -> dict[str, Any]:
+    return _qwen35moe(keys) | {"norm_topk_prob": True}
+
+
+def _apertus(keys: Metadata) -> dict[str, Any]:
+    """The options beside xIELU's, whose slopes below and above zero are tensors of a checkpoint."""
+    slopes = Metadata(keys.file, "xielu")
+    if any(abs(value - XIELU_BETA) > 1e-6 for value in slopes.per_layer("beta")):
+        raise ConfigError(f"{slopes.where('beta')} is {show(slopes.per_layer('beta'))}; it must be {XIELU_BETA}")
+    scaling = read_rope_options(keys, keys.need("rope.dimension_count"))["rope_scaling"]
+    return _biased(keys) | {"rope_scaling": scaling or {"rope_type": "default"}}
 
 
 def _granite(keys: Metadata) -> dict[str, Any]:
@@ -186,14 +184,17 @@ def _lfm2(keys: Metadata) -> dict[str, Any]:
 
 ARCHITECTURES = {
     "llama": Architecture(lambda keys: "mixtral" if keys.get("expert_count") else "llama", _llama, pairs=True),
+    "llama4": Architecture(_of("llama4_text"), llama4),
     "qwen2": Architecture(_of("qwen2")),
     "qwen3": Architecture(_of("qwen3"), _biased),
     "qwen2moe": Architecture(_of("qwen2_moe"), qwen2moe),
     "qwen3moe": Architecture(_of("qwen3_moe"), qwen3moe),
     "qwen35": Architecture(_of("qwen3_5_text"), _qwen35, norm_offset=1.0),
     "qwen35moe": Architecture(_of("qwen3_5_moe_text"), _qwen35moe, norm_offset=1.0),
-    "gemma2": Architecture(_of("gemma2"), _gemma(46), norm_offset=1.0),
-    "gemma3": Architecture(_of("gemma3_text"), _gemma(62), norm_offset=1.0),
+    "qwen3next": Architecture(_of("qwen3_next"), _qwen3next, norm_offset=1.0),
+    "gemma2": Architecture(_of("gemma2"), gemma(46), norm_offset=1.0),
+    "gemma3": Architecture(_of("gemma3_text"), gemma(62), norm_offset=1.0),
+    "gemma4": Architecture(_of("gemma4_text"), gemma4, by_layer=True),
     "phi3": Architecture(_of("phi3"), _phi3),
     "chatglm": Architecture(_of("glm"), _biased),
     "glm4": Architecture(_of("glm4"), _biased),
@@ -208,6 +209,7 @@ ARCHITECTURES = {
     "smollm3": Architecture(_of("smollm3"), _plain_llama, pairs=True),
     "granite": Architecture(_of("granite"), _granite, pairs=True),
     "arcee": Architecture(_of("arcee"), _plain_llama, pairs=True),
+    "apertus": Architecture(_of("apertus"), _apertus),
     "seed_oss": Architecture(_of("seed_oss"), _seed_oss),
     "command-r": Architecture(_of("cohere"), _cohere),
     "cohere2": Architecture(_of("cohere2"), _cohere),
@@ -221,5 +223,6 @@ ARCHITECTURES = {
     "mamba2": Architecture(_of("mamba2"), mamba2_options, heads=SSM_HEADS),
     "nemotron_h": Architecture(_of("nemotron_h"), nemotron_h_options),
     "phi2": Architecture(_of("phi")),
+    "t5": Architecture(_of("t5"), t5),
 }
 """The supported values of ``general.architecture``."""

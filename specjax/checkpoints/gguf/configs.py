@@ -16,7 +16,8 @@ _SIZES = {"hidden_size": "embedding_length", "max_position_embeddings": "context
 
 _HARMLESS = (
     "vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type", "attention.causal",
-    "attention.value_length", "expert_gating_func", "nextn_predict_layers", "rope.dimension_sections",
+    "attention.value_length", "attention.value_length_swa", "expert_gating_func", "nextn_predict_layers",
+    "rope.dimension_sections",
 )  # fmt: skip
 """Keys that do not change the maths of the architectures here, beside those that are read.
 
@@ -43,14 +44,15 @@ def read_gguf_config(file: GgufFile) -> dict[str, Any]:
         "num_attention_heads": keys.need(known.heads),
         "model_type": family.model_type,
         "num_hidden_layers": layers,
-        "intermediate_size": keys.common_size("feed_forward_length") or None,  # a mixture may have experts only
         "vocab_size": keys.rows("token_embd.weight"),
         "rms_norm_eps": keys.get("attention.layer_norm_rms_epsilon") or keys.get("attention.layer_norm_epsilon"),
-        "num_key_value_heads": keys.common_size("attention.head_count_kv") or keys.need(known.heads),
         "head_dim": head_dim(keys, known.heads),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "dtype": "bfloat16",
     }
+    if not known.by_layer:  # a mixture may have experts only
+        options["intermediate_size"] = keys.common_size("feed_forward_length") or None
+        options["num_key_value_heads"] = keys.common_size("attention.head_count_kv") or keys.need(known.heads)
     options |= read_rope_options(keys, options["head_dim"]) | special_ids(file) | known.options(keys)
     keys.refuse_others(_HARMLESS)
     _check_heads(options, family, str(file.path))

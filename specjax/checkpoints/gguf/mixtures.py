@@ -121,3 +121,21 @@ def minimax(keys: Metadata) -> dict[str, Any]:
         "intermediate_size": keys.need("expert_feed_forward_length"),
         "scoring_func": "sigmoid" if keys.get("expert_gating_func") in (None, _SIGMOID) else "softmax",
     }
+
+
+def llama4(keys: Metadata) -> dict[str, Any]:
+    """Chunks and temperatures are those of the published models. A file does not say them.
+
+    The published model of 128 experts alone has no norms of queries and keys.
+    """
+    if keys.get("attention.sliding_window") == 0:
+        raise ConfigError(f"{keys.where('attention.sliding_window')} is 0; layers of llama4 must have chunks")
+    return {
+        "num_local_experts": keys.need("expert_count"),
+        "num_experts_per_tok": keys.need("expert_used_count"),
+        "intermediate_size": keys.need("expert_feed_forward_length"),
+        "intermediate_size_mlp": keys.need("feed_forward_length"),
+        "interleave_moe_layer_step": keys.need("interleave_moe_layer_step"),
+        "use_qk_norm": keys.get("expert_count") != 128,
+        "attention_bias": keys.has("attn_q.bias"),
+    }

@@ -12,7 +12,8 @@ from ..config import from_hf
 from ..families import FAMILIES
 from .architectures import ARCHITECTURES
 from .configs import architecture, read_gguf_config
-from .packed import KeysAndValues, Mapped, Reordered, Transposed, WithAxis
+from .metadata import Metadata
+from .packed import Joined, KeysAndValues, Mapped, PackedTensor, Reordered, Transposed, WithAxis
 from .reader import GgufFile
 from .state_spaces import turn_back
 
@@ -22,10 +23,12 @@ _NOT_READ = re.compile(r"rope_freqs\.weight|rope_factors_(short|long)\.weight|.*
 _STACK = re.compile(r"(.*\.experts\.(?:gate|up|down))(_bias)?")
 _LOOKED_UP = {
     "e_score_correction_bias": "e_score_correction.bias", ".dt_bias": ".dt_proj.bias", ".sinks": ".sinks.weight",
+    ".layer_scalar": ".layer_scalar.weight",
 }  # fmt: skip
 """Names that the conversion changes before it looks them up."""
 
 _KEYS = re.compile(r"(?P<layer>.*)\.attn_k_b\.weight")
+_DELTA_RULE = re.compile(r"(?P<layer>.*)\.attn_(?P<part>qkv|gate)\.weight")
 _LAYER = re.compile(r"blk\.(\d+)\.")
 
 
@@ -54,12 +57,24 @@ def open_tensors_of(file: GgufFile) -> dict[str, Any]:
             raise CheckpointError(
                 f"{file.path}: {name} has shape {shape}, which the metadata exclude; download the file again"
             ) from None
-    return tensors
+    return tensors | _activations(file)
+
+
+def _activations(file: GgufFile) -> dict[str, Any]:
+    """The parameters of xIELU, which stand in the metadata."""
+    keys = Metadata(file, "xielu")
+    return {
+        f"model.layers.{i}.mlp.act_fn.{name}": PackedTensor("F32", [1], np.array([value], np.float32))
+        for name in ("alpha_p", "alpha_n")
+        for i, value in enumerate(keys.per_layer(name))
+    }
 
 
 def _layers(config: Mapping[str, Any]) -> int:
+    """The number of layers. The encoder and the decoder of T5 may have different ones."""
     family = FAMILIES[config["model_type"]]
-    return config[family.renamed.get("num_hidden_layers", "num_hidden_layers")]
+    own = config[family.renamed.get("num_hidden_layers", "num_hidden_layers")]
+    return max(own, config.get("num_decoder_layers", 0))
 
 
 def _heads(config: Mapping[str, Any]) -> int:
@@ -80,7 +95,7 @@ def _names(file: GgufFile, config: Mapping[str, Any]) -> dict[str, str]:
     layers = _layers(config)
     known = get_tensor_name_map(number, layers)
     renamed = {}
-    absent = _ABSENT_NORMS.get(config.get("num_ln_in_parallel_attn", 0), ())
+    absent = {path for option, paths in _ABSENT.items() for path in paths.get(config.get(option), ())}
     for path, listed in FAMILIES[config["model_type"]].names.items():
         if path.removesuffix("_bias") in absent:
             continue
@@ -92,8 +107,14 @@ def _names(file: GgufFile, config: Mapping[str, Any]) -> dict[str, str]:
     return renamed
 
 
-_ABSENT_NORMS = {1: ("layers.N.mixer_norm", "layers.N.mlp_norm"), 2: ("layers.N.norm",)}
-"""The norms that Falcon's layers lack, by their number. In a file they have the others' names."""
+_ABSENT = {
+    "num_ln_in_parallel_attn": {1: ("layers.N.mixer_norm", "layers.N.mlp_norm"), 2: ("layers.N.norm",)},
+    "feed_forward_proj": {
+        "relu": ("layers.N.mlp.gate_up", "encoder.layers.N.mlp.gate_up"),
+        "gated-gelu": ("layers.N.mlp.up", "encoder.layers.N.mlp.up"),
+    },
+}
+"""The parameters that Falcon and T5 lack, by an option. In a file others have their names."""
 
 
 def _name(known: Any, module: str) -> str | None:
@@ -115,6 +136,7 @@ def _whole(file: GgufFile, config: Mapping[str, Any]) -> Iterator[tuple[str, Any
     """The tensors, of which a checkpoint has some in one piece and others in several.
 
     DeepSeek's keys and values become one matrix. ChatGLM's queries, keys and values become three.
+    The projections of Qwen3-Next's delta rule become one matrix.
     """
     tensors = file.tensors
     for name, tensor in tensors.items():
@@ -128,6 +150,12 @@ def _whole(file: GgufFile, config: Mapping[str, Any]) -> Iterator[tuple[str, Any
             values = tensors.get(f"{match['layer']}.attn_v_b.weight")
             if values is not None:
                 yield f"{match['layer']}.attn_kv_b.weight", KeysAndValues(tensor, values)
+                continue
+        if architecture(file) == "qwen3next" and (match := _DELTA_RULE.fullmatch(name)):
+            qkv, gate = (tensors.get(f"{match['layer']}.attn_{part}.weight") for part in ("qkv", "gate"))
+            if qkv is not None and gate is not None:
+                if match["part"] == "qkv":
+                    yield f"{match['layer']}.ssm_in.weight", Joined(qkv, gate)
                 continue
         if not name.endswith(".attn_v_b.weight"):
             yield name, tensor
@@ -147,7 +175,9 @@ def _turned_back(name: str, tensor: Any, kind: str, config: Mapping[str, Any]) -
     if kind in ("gptneox", "bloom", "falcon") and last == "attn_qkv":
         heads = _heads(config)
         return Reordered(tensor, _by_heads(tensor.get_shape()[0], heads, config.get("num_kv_heads", heads)))
-    if kind in ("mamba2", "nemotron_h"):
+    if isinstance(tensor, Joined):
+        return Reordered(tensor, _by_key_heads(tensor.get_shape()[0], config))
+    if kind in ("mamba2", "nemotron_h") or kind == "qwen3next" and "ssm_" in name:
         return turn_back(name, tensor)
     if last == "exp_probs_b" and kind == "ernie4_5-moe" or kind == "lfm2" and last == "conv" and end == "weight":
         return WithAxis(tensor, 1 if kind == "lfm2" else 0)
@@ -168,6 +198,14 @@ def _by_heads(rows: int, heads: int, keys: int) -> np.ndarray:
     size = rows // (heads + 2 * keys)
     parts = np.split(np.arange(rows), (heads * size, (heads + keys) * size))
     return np.hstack([part.reshape(keys, -1) for part in parts]).ravel()
+
+
+def _by_key_heads(rows: int, config: Mapping[str, Any]) -> np.ndarray:
+    """The row in the file of each row of q, k, v and z. A checkpoint has them by key heads."""
+    heads = config["linear_num_key_heads"]
+    keys = heads * config["linear_key_head_dim"]
+    parts = np.split(np.arange(rows), (keys, 2 * keys, keys + rows // 2))
+    return np.hstack([part.reshape(heads, -1) for part in parts]).ravel()
 
 
 _OF_VALUES = ("attn_qkv", "attn_gate", "ssm_conv1d", "ssm_out", "ssm_alpha", "ssm_beta", "ssm_dt")

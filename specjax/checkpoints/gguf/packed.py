@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..packed.stored import Part, Stored
+from ..packed.stored import Part, Stored, in_one_form
 from .block_types import BLOCK_TYPES
 
 TYPES = (
@@ -105,6 +105,29 @@ class Reordered(View):
     def read(self, *index) -> np.ndarray:
         rows, *rest = index
         return self._tensor[(self._order[rows], *rest)]
+
+
+class Joined(View):
+    """The rows of a tensor, then those of another."""
+
+    def __init__(self, first: Any, second: Any):
+        self._first = first
+        self._second = second
+        forms = in_one_form([getattr(tensor, "stored", None) for tensor in (first, second)])
+        if forms:
+            self.stored = forms[0].join(forms[1], Joined)
+
+    def get_shape(self) -> list[int]:
+        rows, *rest = self._first.get_shape()
+        return [rows + self._second.get_shape()[0], *rest]
+
+    def read(self, *index) -> np.ndarray:
+        count = self._first.get_shape()[0]
+        rows, *rest = index
+        rows = np.arange(self.get_shape()[0])[rows]
+        first, second = rows[rows < count], rows[rows >= count] - count
+        both = np.concatenate([self._first[(first, *rest)], self._second[(second, *rest)]])
+        return both[np.argsort(np.argsort(rows >= count, kind="stable"))]
 
 
 class Mapped(View):

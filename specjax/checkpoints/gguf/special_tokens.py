@@ -5,7 +5,7 @@ from .reader import GgufFile
 _ROLES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 """The roles of special tokens in transformers, and their names in the keys of a file."""
 
-_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<turn|>", "<|tool_response>")
 """Tokens that end the model's turn where the chat template writes them."""
 
 _CALLS = "<|call|>"

@@ -1,5 +1,6 @@
 """The tokenizer in the metadata of a GGUF file."""
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 _CONTROL, _USER_DEFINED = 3, 4
 """Values of ``tokenizer.ggml.token_type``: tokens that stand whole in a text."""
+
+_PADDING = re.compile(r"\[PAD\d+\]")
+_SENTINELS = 100
+"""T5's tokens ``<extra_id_99>`` to ``<extra_id_0>``, the first that a file names as padding."""
 
 _SPACE = "\u2581"
 """SentencePiece's letter for a space."""
@@ -96,7 +101,8 @@ def _byte_level(file: GgufFile) -> Tokenizer:
 def _sentencepiece(file: GgufFile) -> Tokenizer:
     """BPE of letters with single bytes for unknown ones, as SentencePiece's.
 
-    Two pieces are merged where the whole is a token. The score of the whole gives the order.
+    Two pieces are merged where the whole is a token. The score of the whole gives the order. The
+    files of Gemma 4 list the merges.
     """
     tokens, scores = _need(file, "tokens"), _need(file, "scores")
     family = file.metadata["general.architecture"]
@@ -106,7 +112,8 @@ def _sentencepiece(file: GgufFile) -> Tokenizer:
         tokens = [_SPACE * len(token) if token.isspace() and set(token) == {" "} else token for token in tokens]
         scores = range(0, -len(tokens), -1)
     vocab = {token: i for i, token in enumerate(tokens)}
-    merges = _merges(vocab, dict(zip(tokens, scores)))
+    listed = _get(file, "merges")
+    merges = [tuple(merge.split(" ")) for merge in listed] if listed else _merges(vocab, dict(zip(tokens, scores)))
     unknown = special_tokens(file).get("unk_token")
     tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     prefix = bool(_get(file, "add_space_prefix", True))
@@ -123,6 +130,23 @@ def _sentencepiece(file: GgufFile) -> Tokenizer:
     return tokenizer
 
 
+def _unigram(file: GgufFile) -> Tokenizer:
+    """The likeliest pieces, as T5's. Files have its sentinels as padding."""
+    tokens = list(_need(file, "tokens"))
+    padding = [i for i, token in enumerate(tokens) if _PADDING.fullmatch(token)][:_SENTINELS]
+    for number, i in enumerate(padding, 1):
+        tokens[i] = f"<extra_id_{_SENTINELS - number}>"
+    pieces = [*zip(tokens, _need(file, "scores"))]
+    tokenizer = Tokenizer(models.Unigram(pieces, _need(file, "unknown_token_id"), False))
+    if letters := _get(file, "precompiled_charsmap"):
+        tokenizer.normalizer = normalizers.Precompiled(bytes(letters))
+    words = pre_tokenizers.Metaspace(_SPACE, "always")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), words])
+    tokenizer.decoder = decoders.Metaspace(_SPACE, "always")
+    tokenizer.add_special_tokens([AddedToken(tokens[i], normalized=False) for i in padding])
+    return tokenizer
+
+
 def _merges(vocab: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple[str, str]]:
     """All pairs of tokens whose whole is a token, the whole with the highest score first."""
     merges = []
@@ -136,10 +160,10 @@ def _merges(vocab: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple
 
 def _add_ends(tokenizer: Tokenizer, file: GgufFile, roles: dict[str, str]) -> None:
     """Lets texts begin and end with the tokens that the file says."""
-    pre = PRE_TOKENIZERS.get(_get(file, "pre", "default"))
-    begins = pre.bos if _get(file, "model") == "gpt2" and pre else True
+    pre, kind = PRE_TOKENIZERS.get(_get(file, "pre", "default")), _get(file, "model")
+    begins = pre.bos if kind == "gpt2" and pre else kind != "t5"
     first = ["bos_token"] if _get(file, "add_bos_token", begins) and "bos_token" in roles else []
-    last = ["eos_token"] if _get(file, "add_eos_token", False) and "eos_token" in roles else []
+    last = ["eos_token"] if _get(file, "add_eos_token", kind == "t5") and "eos_token" in roles else []
     if not first and not last:
         return
     around = lambda text: [*(roles[role] for role in first), text, *(roles[role] for role in last)]
@@ -150,5 +174,5 @@ def _add_ends(tokenizer: Tokenizer, file: GgufFile, roles: dict[str, str]) -> No
     )
 
 
-_BUILDERS = {"gpt2": _byte_level, "llama": _sentencepiece}
+_BUILDERS = {"gpt2": _byte_level, "llama": _sentencepiece, "gemma4": _sentencepiece, "t5": _unigram}
 """The supported values of ``tokenizer.ggml.model``."""

@@ -52,6 +52,12 @@ class Stored(NamedTuple):
         offsets = None if self.offsets is None else change(self.offsets)
         return self._replace(numbers=change(self.numbers), scales=change(self.scales), offsets=offsets)
 
+    def join(self, other: "Stored", join: Callable[[Any, Any], Any]) -> "Stored":
+        """The weight with each part joined to that of another weight of its form."""
+        offsets = None if self.offsets is None else join(self.offsets, other.offsets)
+        numbers, scales = join(self.numbers, other.numbers), join(self.scales, other.scales)
+        return self._replace(numbers=numbers, scales=scales, offsets=offsets)
+
 
 def in_one_form(weights: Sequence[Stored | None]) -> list[Stored] | None:
     """The weights in the smallest form that holds the numbers of all exactly; None if none does."""

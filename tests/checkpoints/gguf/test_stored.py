@@ -10,12 +10,17 @@ from support.gguf_files import random_tensors, write_gguf
 
 from specjax.checkpoints import placement
 from specjax.checkpoints.gguf.block_types import BLOCK_TYPES
-from specjax.checkpoints.gguf.packed import TYPES, PackedTensor, Reordered
+from specjax.checkpoints.gguf.packed import TYPES, Joined, PackedTensor, Reordered
 from specjax.checkpoints.packed.stored import in_one_form
 from specjax.checkpoints.placement import Placement
 from specjax.checkpoints.tensors import load_model
 from specjax.errors import SpecjaxWarning
 from specjax.models.quantised_weights import Quantised
+
+DELTA_RULE = {
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
+}  # fmt: skip
+"""Sizes whose matrices have whole blocks."""
 
 
 def random_tensor(kind: str, rows: int = 6, blocks: int = 2) -> PackedTensor:
@@ -60,6 +65,13 @@ def test_rows_in_another_order():
     np.testing.assert_array_equal(values(Reordered(tensor, order).stored), tensor[:, :][order])
 
 
+def test_rows_of_two_tensors():
+    joined, order = Joined(random_tensor("Q4_K"), random_tensor("Q6_K")), np.array([7, 3, 1, 11, 6, 2, 0])
+    rows = np.concatenate([random_tensor("Q4_K")[:, :], random_tensor("Q6_K")[:, :]])
+    np.testing.assert_array_equal(joined[4:9, 8:40], rows[4:9, 8:40])
+    np.testing.assert_array_equal(values(Reordered(joined, order).stored), rows[order])
+
+
 @pytest.mark.parametrize(
     "kinds, form",
     [(("Q4_0", "Q4_1"), ("int4", 32)), (("Q4_K", "Q6_K"), ("int8", 16)), (("Q4_0", "Q8_0", "Q5_1"), ("int8", 32)),
@@ -79,13 +91,14 @@ def test_full_tensors_have_no_form():
     assert full.stored is None and in_one_form([full.stored, random_tensor("Q4_0").stored]) is None
 
 
-@pytest.mark.parametrize("family", ["llama", "mixtral"])
+@pytest.mark.parametrize("family", ["llama", "mixtral", "qwen3_next"])
 @pytest.mark.parametrize("kind, form", [("Q4_1", "stored"), ("Q8_0", "stored:exact")])
 def test_a_stored_model_has_the_numbers_of_the_file(family, kind, form, tmp_path):
-    """Every matrix, also queries and keys, whose rows llama.cpp permutes, and experts; unpacked in float32 beside."""
+    """Every matrix, also queries and keys, whose rows llama.cpp permutes or parts, and experts; unpacked in float32 beside."""
     raw = raw_config(family) | {
         "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
     }  # fmt: skip
+    raw |= DELTA_RULE if family == "qwen3_next" else {}
     path = write_gguf(tmp_path / "model.gguf", random_tensors(raw), raw, kind=kind)
     is_weight = lambda leaf: isinstance(leaf, Quantised)
     stored, full = (

@@ -92,8 +92,8 @@ def test_digits_alone(tmp_path):
         assert_same_ids(ours, theirs)
 
 
-def pieces() -> tuple[list[str], list[int]]:
-    """The tokens and their types of a small tokenizer of SentencePiece, the likeliest merges first."""
+def pieces() -> tuple[list[str], list[int], list[str]]:
+    """The tokens, their types and the merges of a small tokenizer of SentencePiece, the likeliest merges first."""
     learning = Tokenizer(models.BPE())
     learning.pre_tokenizer = pre_tokenizers.Metaspace(split=False, prepend_scheme="never")
     lines = [line for text in LEARNT for line in text.split("\n")]
@@ -105,12 +105,12 @@ def pieces() -> tuple[list[str], list[int]]:
     kinds = (
         others | dict.fromkeys(merged, 1) | dict.fromkeys(letters, 1) | dict.fromkeys((*SPECIAL, PLAIN), 3) | {PLAIN: 4}
     )
-    return [*kinds], [*kinds.values()]
+    return [*kinds], [*kinds.values()], [*map(" ".join, model["merges"])]
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_sentencepiece(family, tmp_path):
-    tokens, types = pieces()
+    tokens, types, _ = pieces()
     scores = [0.0 if kind != 1 else -float(i) for i, kind in enumerate(types)]
     fields = dict(bos_token_id=1, eos_token_id=2, unknown_token_id=0, scores=scores, add_space_prefix=family == "llama")
     ours = write(tmp_path / "a.gguf", family, "llama", tokens, types, **fields)
@@ -124,6 +124,19 @@ def test_sentencepiece(family, tmp_path):
     assert ours("a")["input_ids"][0] == 1 and all(
         "\ufffd" not in ours.decode(ours(text)["input_ids"]) for text in TEXTS
     )
+
+
+def test_sentencepiece_with_listed_merges(tmp_path):
+    """The files of Gemma 4. The merges stand in another order than the tokens."""
+    tokens, types, merges = pieces()
+    tokens, types = tokens[:259] + tokens[:258:-1], types[:259] + types[:258:-1]
+    fields = dict(bos_token_id=1, eos_token_id=2, unknown_token_id=0, scores=[0.0] * len(tokens), merges=merges)
+    ours = write(tmp_path / "a.gguf", "gemma4", "gemma4", tokens, types, add_space_prefix=False, **fields)
+    names = dict(bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="<unk>", mask_token="<unk>")
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    vocab = {token: i for i, token in enumerate(tokens)}
+    theirs = transformers.GemmaTokenizer(vocab=vocab, merges=pairs, add_bos_token=True, **names)
+    assert_same_ids(ours, add_tokens(theirs))
 
 
 def test_ends_are_added_where_the_file_says(tmp_path):
