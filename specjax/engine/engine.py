@@ -238,6 +238,7 @@ class Engine(StepThread):
         """Reads a chunk of the next prompt. Further chunks follow where running rows may wait."""
         began = time.perf_counter()
         chunks = 0
+        self._pace.share(self._scheduler.num_unread, len(self._scheduler.rows))
         while self._read_chunk():
             chunks += 1
             if not self._pace.has_room(chunks, time.perf_counter() - began):

@@ -112,6 +112,12 @@ class Scheduler:
         return [row for row in [self.reading, *self._slots, *self._suspended] if row is not None]
 
     @property
+    def num_unread(self) -> int:
+        """The number of requests that are read, or will be without waiting for a row's end."""
+        free = self._slots.count(None) - (self.reading is not None)
+        return (self.reading is not None) + min(free, len(self._waiting) + len(self._suspended))
+
+    @property
     def handles(self) -> list[Handle]:
         """The requests that all processes have, in the same order."""
         return [*(row.handle for row in self.running), *self._waiting]

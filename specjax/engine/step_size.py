@@ -18,11 +18,12 @@ class StepSize:
     tokens come together.
 
     While rows run, the chunks of a step take at most ``ratio`` times the time of its rounds, by
-    running averages. So the time between two of their tokens grows by at most ``1 + ratio``. The
-    size begins at ``least``. It is halved when its time is above this bound, and doubled when twice
-    its time is not, because twice the tokens take at most twice the time. The bound moves with the
-    rounds of a step, so the size is compared with it before each chunk. Without running rows it is
-    ``most``. If ``least`` is ``most``, all chunks have this size, and a step has one.
+    running averages, or more where ``share`` says so. So the time between two of their tokens grows
+    by at most ``1 + ratio``. The size begins at ``least``. It is halved when its time is above this
+    bound, and doubled when twice its time is not, because twice the tokens take at most twice the
+    time. The bound moves with the rounds of a step, so the size is compared with it before each
+    chunk. Without running rows it is ``most``. If ``least`` is ``most``, all chunks have this size,
+    and a step has one.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class StepSize:
     ):
         self._least = least
         self._most = most
-        self._ratio = ratio
+        self._ratio = self._share = ratio
         self._least_rounds = least_rounds
         self._most_rounds = most_rounds
         self._size = least
@@ -47,6 +48,13 @@ class StepSize:
         """The rounds of the next step."""
         nearest = self._least_rounds if self._round is None else round(_SECONDS / self._round)
         return min(max(nearest, self._least_rounds), self._most_rounds)
+
+    def share(self, unread: int, running: int) -> None:
+        """Shares the time of a step among ``unread`` requests with slots and ``running`` rows.
+
+        Where many requests come at once, few rows would else run in rounds of their own for long.
+        """
+        self._share = max(self._ratio, unread / max(running, 1))
 
     def size(self, running: bool) -> int:
         """The size of the next chunk. ``running``: whether rows wait for it."""
@@ -81,7 +89,7 @@ class StepSize:
     @property
     def _bound(self) -> float:
         """The most seconds of the chunks of a step."""
-        return self._ratio * self.rounds * (self._round or 0)
+        return self._share * self.rounds * (self._round or 0)
 
 
 def _average(before: float | None, new: float) -> float:

@@ -38,6 +38,15 @@ def test_a_chunk_takes_at_most_nine_tenths_of_the_rounds_by_default():
     assert read(StepSize(16, 128), lambda n: n / 145)[-1] == 128
 
 
+def test_many_unread_requests_get_as_much_more_of_a_step_than_few_rows():
+    """Seven requests beside two rows: chunks of 0.5 s up to 3.5 times a round of a second."""
+    pace = StepSize(16, 128)
+    read(pace, lambda n: n / 256)
+    for unread, running, chunks in ((7, 2, 7), (1, 2, 1), (0, 5, 1)):
+        pace.share(unread, running)
+        assert [n for n in range(1, 20) if pace.has_room(n, 0.5 * n)] == list(range(1, chunks))
+
+
 def test_the_size_shrinks_before_the_first_chunk_beside_fewer_rounds():
     """A chunk of 64 tokens takes 17 ms, beside three rounds of 7.5 ms and then two of 8.3."""
     pace = StepSize(16, 128, 1, 8)
