@@ -135,8 +135,9 @@ def _text_of_servers(report: dict) -> str:
             latencies = [f"{median:.0f}, {late:.0f}" for median, late in (run["first"], run["between"])]
             rows.append([count, name, f"{np.median(speeds):.0f} ({min(speeds):.0f} to {max(speeds):.0f})", *latencies])
     head = ["clients", "server", "tokens/s: median (range)", "ms to the first token: median, 95 %", "ms between tokens"]
+    memory = f", {of['blocks']} blocks" if of.get("blocks") else ""
     return f"""Chats of two turns of {of["prompts"]}, {of["new"]} new tokens an answer, greedy; {of["slots"]} slots, both servers at
-the same time on one machine, and runs alternate. specjax has the weights as `{of["quantize"]}` and the draft {of["draft"]}.
+the same time on one machine, and runs alternate. specjax has the weights as `{of["quantize"]}`, the draft {of["draft"]}{memory}.
 
 {markdown_table(head, rows)}"""
 

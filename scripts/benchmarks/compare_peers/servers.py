@@ -54,9 +54,10 @@ def main(argv: list[str] | None = None) -> None:
         print(f"servers: error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     drafting = ("--draft", args.draft) if args.draft else ()
+    blocks = ("--blocks", args.blocks) if args.blocks else ()
     sizes = ("--slots", args.slots, "--capacity", args.capacity, "--quantize", args.quantize, "--warm-up", "all")
     with (
-        serve("--model", args.model, *drafting, *sizes) as own,
+        serve("--model", args.model, *drafting, *blocks, *sizes) as own,
         serve_llama_cpp(args.model, args.slots, args.capacity) as other,
     ):
         servers = {"specjax": own.url, "llama.cpp": other}
@@ -156,6 +157,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--new", type=integer(2), default=64, help="new tokens of an answer")
     parser.add_argument("--slots", type=integer(1), default=16)
     parser.add_argument("--capacity", type=integer(1), default=1024)
+    parser.add_argument("--blocks", type=integer(1), help="blocks of specjax's cache (default fixed slots)")
     parser.add_argument("--output", type=Path, help="path of the two files, without suffix (default in docs/results)")
     return parser.parse_args(argv)
 
