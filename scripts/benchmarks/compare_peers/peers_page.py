@@ -19,6 +19,7 @@ A ratio above 1 says that specjax is faster. *Same texts*: texts that equal thos
 same number of bits. Programs round differently, so a near tie between two tokens may fall differently."""
 FOLLOWS = """
 - Measure on your own processor: the kernels of the programs differ by its instructions.
+- Give `specjax serve` its cache with `--blocks` for chats: the next turn finds the answer before it there.
 """
 
 _SPEEDS = ("decoding", "tokens/s, whole calls: median (quartiles)", "decoding alone", "same texts")
