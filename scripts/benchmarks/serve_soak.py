@@ -130,10 +130,13 @@ def main():
     parser.add_argument("--clients", type=integer(1), default=32)
     parser.add_argument("--slots", type=integer(1), default=16)
     parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument(
+        "--blocks", type=integer(1), help="blocks of the cache (default fixed slots); few make rows wait"
+    )
     args = parser.parse_args()
     target = specjax.load(args.target, dtype="float32")
     texts = held_out_prompts(target.tokenizer, 200, LONGEST)
-    report = soak(target, args.draft, texts, args.requests, args.clients, args.slots, args.minutes)
+    report = soak(target, texts, args)
     result = Result(f"serve_soak_{jax.default_backend()}", folder=args.results)
     conditions = measured((args.target, args.draft), "float32")
     result.save(report | {"conditions": conditions})
@@ -142,20 +145,20 @@ def main():
     raise SystemExit(not report["passed"])
 
 
-def soak(target, draft: str, texts: list[str], requests: int, clients: int, slots: int, minutes: float) -> dict:
-    """Sends the requests to a server of ``target`` and ``draft``, and returns counts and figures."""
+def soak(target, texts: list[str], args: argparse.Namespace) -> dict:
+    """Sends the requests to a server of ``target`` and the draft, and returns counts and figures."""
     target.tokenizer.chat_template = TEMPLATE
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         specjax.save(target, folder)
-        flags = ("--model", folder, "--draft", draft, "--dtype", "float32", "--slots", slots, "--capacity", CAPACITY)
-        with serve(
-            *flags, "--logprobs", 3, "--prefix-bytes", STORE, "--queue", 10 * clients, "--deadline", 600
-        ) as server:
+        flags = ["--model", folder, "--draft", args.draft, "--dtype", "float32", "--slots", args.slots]
+        flags += ["--capacity", CAPACITY, *(("--blocks", args.blocks) if args.blocks else ("--prefix-bytes", STORE))]
+        with serve(*flags, "--logprobs", 3, "--queue", 10 * args.clients, "--deadline", 600) as server:
             schemas = takes_schemas(server)
-            asks = [random_ask(rng, texts, target.tokenizer, seed, schemas) for seed in range(requests)]
-            asks = add_expected(target, draft, asks)
-            return asyncio.run(run(server, asks, clients, minutes)) | {"schemas": schemas, "requests": requests}
+            asks = [random_ask(rng, texts, target.tokenizer, seed, schemas) for seed in range(args.requests)]
+            asks = add_expected(target, args.draft, asks)
+            report = asyncio.run(run(server, asks, args.clients, args.minutes))
+            return report | {"schemas": schemas, "requests": args.requests}
 
 
 def takes_schemas(server: Server) -> bool:
@@ -376,8 +379,9 @@ def describe(report: dict, args: argparse.Namespace) -> str:
         ["exit code after SIGTERM, lines of errors that the server wrote",
          f"{ended['exit_code']}, {len(report['errors'])}"],
     ]  # fmt: skip
+    blocks = f" with {args.blocks} blocks" if args.blocks else ""
     return (
-        f"{sent:,} requests from {args.clients} clients in {report['seconds']:,} s, to {args.slots} slots. "
+        f"{sent:,} requests from {args.clients} clients in {report['seconds']:,} s, to {args.slots} slots{blocks}. "
         f"{report['requests']:,} different requests with {options}.\n\n{markdown_table(['count', 'figure'], rows)}"
     )
 

@@ -1,5 +1,6 @@
 """scripts/benchmarks/serve_soak.py at toy size, with a server in a process of its own."""
 
+import argparse
 import importlib
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import specjax
 
 
 @pytest.mark.slow
-def test_random_requests_get_the_texts_of_a_generator(monkeypatch, tmp_path):
+@pytest.mark.parametrize("blocks", [None, 5])
+def test_random_requests_get_the_texts_of_a_generator(monkeypatch, tmp_path, blocks):
     monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "scripts" / "benchmarks")
     script = importlib.import_module("serve_soak")
     monkeypatch.setattr(script, "STOPS", ["!", "#", '"', "%&", "()", "A"])
@@ -21,7 +23,8 @@ def test_random_requests_get_the_texts_of_a_generator(monkeypatch, tmp_path):
     target, draft = language_model(model), language_model(disturbed(model))
     specjax.save(draft, tmp_path)
     texts = ["".join(map(chr, ids)) for ids in np.random.default_rng(0).integers(35, 80, (20, 40))]
-    report = script.soak(target, str(tmp_path), texts, requests=36, clients=4, slots=3, minutes=0)
+    sizes = dict(requests=36, clients=4, slots=3, minutes=0, blocks=blocks)
+    report = script.soak(target, texts, argparse.Namespace(draft=str(tmp_path), **sizes))
     assert report["passed"], report
     assert min(report[name] for name in ("right", "left", "invalid")) > 0
     assert report["at_the_signal"]["right"] == 8
