@@ -1,7 +1,7 @@
 """Keys and values in blocks: rows of any length share the memory of one pool.
 
 A table names the blocks of each row, in the order of its text. Several rows may have a block in
-common. Block 0 belongs to no row: what is void is written there.
+common. Block 0 belongs to no row: void positions are written there.
 """
 
 from functools import partial

@@ -14,8 +14,8 @@ from .scheduler import RowMemory, Scheduler
 class BlockMemory(RowMemory):
     """Gives rows blocks of the pools, for prompts that begin alike the same ones.
 
-    A draft writes again what it has read since the last rounds, and may read some tokens behind a
-    key's position. So a shared block is followed by ``_ahead`` tokens that all its users have.
+    A draft writes the newest tokens of a row again, and may read some tokens behind a key's
+    position. So a shared block is followed by ``_ahead`` tokens that all its users have.
 
     Args:
       programs: has the pools and the tables.

@@ -39,7 +39,7 @@ class BlockPool:
         return blocks
 
     def share(self, keys: Sequence[bytes]) -> list[int]:
-        """The blocks of the first ``keys`` up to one that is unknown, with one more user each."""
+        """The blocks of ``keys`` before the first unknown key, with one more user each."""
         blocks = []
         for key in keys:
             if key not in self._by_key:

@@ -55,8 +55,8 @@ def hollow_axes(begin_row: Callable, read: tuple, shapes, table, axes: DecodeSta
 
     Raises RequestError for a method whose state has other keys, or in another order.
     """
-    given = [give_pools(row, blocks, table) for row, blocks in zip(read, shapes)]
-    row, pools = take_pools(jax.eval_shape(begin_row, *given))
+    lent = [give_pools(row, blocks, table) for row, blocks in zip(read, shapes)]
+    row, pools = take_pools(jax.eval_shape(begin_row, *lent))
     sizes = [[(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(leaves)] for leaves in (pools, shapes)]
     if sizes[0] != sizes[1]:
         raise RequestError(

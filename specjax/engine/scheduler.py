@@ -43,7 +43,7 @@ class RowMemory:
         """Keeps what a row in a slot holds for later rows that begin alike."""
 
     def clear(self) -> None:
-        """Forgets all rows, and what it has kept."""
+        """Forgets all rows, and the texts that it keeps for others."""
 
     def make_room(self, scheduler: "Scheduler", rounds: int) -> None:
         """Gives running rows memory for the next rounds. The youngest rows may have to wait."""

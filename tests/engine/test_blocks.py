@@ -83,7 +83,7 @@ def test_prompts_that_begin_alike_have_blocks_in_common(target, alone):
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_no_program_copies_a_pool(paged, width):
-    """A round takes time for what it reads, and not for the memory of other rows."""
+    """A compiled round has no copy, scatter, gather or transpose of a whole pool."""
     programs = paged.programs
     call = programs._some_rounds("rounds", 1, [0], None) if width == 1 else programs._all_rounds("rounds", 1, None)
     function, args, modules, key = (call.pop(name) for name in ("function", "args", "modules", "key"))

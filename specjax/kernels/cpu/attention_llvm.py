@@ -199,9 +199,9 @@ def _add(build, queries: list, values, D: int, columns: int) -> None:
         scores = load(build, place, 0)
         weights = exp(build, build.fsub(scores, load(build, state, 0)))
         weighed.append(build.select(build.fcmp_unordered(">", scores, same(NEVER)), weights, same(0)))
-    kept = [[(state, LANES), *((sums, d) for d in range(0, D, LANES))] for state, sums, _ in queries]
+    vectors = [[(state, LANES), *((sums, d) for d in range(0, D, LANES))] for state, sums, _ in queries]
     for first in range(0, 1 + D // LANES, columns):
-        places = [each[first : first + columns] for each in kept]
+        places = [each[first : first + columns] for each in vectors]
         totals = [[load(build, *place) for place in each] for each in places]
         for t in range(LANES):
             read = lambda i: load(build, values, t * D + (i - 1) * LANES) if i else same(1)

@@ -27,7 +27,7 @@ CASES = [
 ]
 """Rows, the form, whether the weight has offsets, and outputs, inputs and inputs of a group.
 
-Outputs and inputs fill no tile, and groups are smaller and larger than what is read at once.
+Outputs and inputs fill no tile, and groups are smaller and larger than the bytes of one read.
 """
 
 
