@@ -30,8 +30,8 @@ class Train:
       column: column of --data with the text or the conversation.
       log: the log of rounds from which recipe feedback learns, see specjax generate --feedback-log;
         --data is then the text that is replayed against forgetting.
-      draft: the draft that recipes of kind feedback and draft continue, or the head that recipe
-        online continues, by name like --model; by default the recipe's start.
+      draft: the draft that recipes of kind feedback and draft continue, or the head that those of
+        kind eagle3 and online continue, by name like --model; by default the recipe's start.
       output: directory of the drafter, its log and its checkpoints; a run found there continues
         (default runs/MODEL-KIND).
     """
@@ -59,7 +59,7 @@ COMMON = ("recipe", "model", "data", "output", "steps", "batch", "length", "draf
 def _continue(recipe, draft: str):
     """The shape of the recipe, with ``draft`` as the model to continue."""
     if not hasattr(recipe.head, "start"):
-        raise RequestError(f"--draft continues a draft model, and kind {recipe.kind!r} trains a head; leave it out")
+        raise RequestError(f"--draft continues a drafter, and kind {recipe.kind!r} begins a new head; leave it out")
     return dataclasses.replace(recipe.head, start=draft)
 
 

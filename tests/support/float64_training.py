@@ -59,6 +59,19 @@ def nll(logits, label):
     return -np.log(softmax(logits)[label])
 
 
+DIVERGENCES = {
+    "ce": lambda p, q, label: -np.log(q[label]),
+    "forward_kl": lambda p, q, label: sum(p * np.log(p / q)),
+    "reverse_kl": lambda p, q, label: sum(q * np.log(q / p)),
+    "tv": lambda p, q, label: 1 - sum(np.minimum(p, q)),
+    "lk_alpha": lambda p, q, label: -np.log(sum(np.minimum(p, q))),
+    "lk_lambda": lambda p, q, label: (
+        (w := 0.9 * np.exp(-2 * (a := sum(np.minimum(p, q))))) * sum(p * np.log(p / q)) + (1 - w) * (1 - a)
+    ),
+}
+"""The losses of probabilities p and q and a token of the text, each by its formula; lk_lambda with 0.9 and 2."""
+
+
 def soft_cross_entropy(p_logits, q_logits):
     return -(softmax(p_logits) * np.log(softmax(q_logits))).sum()
 

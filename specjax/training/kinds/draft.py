@@ -2,12 +2,10 @@
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from ...checkpoints.load import LanguageModel, load
 from ...errors import RequestError
@@ -16,6 +14,7 @@ from ...models.config import ModelConfig
 from ...models.decoder import Decoder
 from .. import losses
 from ..numbers import number
+from .divergence import Divergence
 from .shared import Kind, Shape, with_layers
 
 
@@ -81,23 +80,8 @@ class DraftShape(Shape):
 
 
 @dataclasses.dataclass(frozen=True)
-class DraftLoss:
-    """A weighted sum of losses (DistillSpec, 2310.08461, section 3; LK losses, 2602.23881).
-
-    Attributes:
-      ce: the weight of the cross-entropy with the text.
-      forward_kl, reverse_kl, tv, lk_alpha, lk_lambda: the weights of the losses of these names.
-      lk_scale, lk_fall: the options of ``losses.lk_lambda``.
-    """
-
-    ce: float = 0.0
-    forward_kl: float = 1.0
-    reverse_kl: float = 0.0
-    tv: float = 0.0
-    lk_alpha: float = 0.0
-    lk_lambda: float = 0.0
-    lk_scale: float = 1.0
-    lk_fall: float = 3.0
+class DraftLoss(Divergence):
+    """A ``Divergence`` from the target's next-token distributions."""
 
     def __call__(
         self,
@@ -112,21 +96,11 @@ class DraftLoss:
 
         With ``earlier`` drafts, only tokens count that all of them miss.
         """
-        # 1. The losses that have a weight.
-        lk_lambda = partial(losses.lk_lambda, scale=self.lk_scale, fall=self.lk_fall)
-        terms = [
-            (self.forward_kl, losses.forward_kl),
-            (self.reverse_kl, losses.reverse_kl),
-            (self.tv, losses.total_variation),
-            (self.lk_alpha, losses.lk_alpha),
-            (self.lk_lambda, lk_lambda),
-        ]
-        terms = [(weight, loss) for weight, loss in terms if weight]
-        # 2. The hidden states of both, and the places that count.
+        # 1. The hidden states of both, and the places that count.
         read = window[:, :-1]
         weight = weight[:, 1:-1]
         rows = (losses.forward(draft, read).hidden, window[:, 1:])
-        if terms or earlier:
+        if self.terms or earlier:
             target_hidden = read_target(target, read).hidden
             rows += (target_hidden,)
             if earlier:
@@ -135,14 +109,9 @@ class DraftLoss:
         def value(hidden, label, target_hidden: jax.Array | None = None):
             q = draft.logits(hidden)
             p = q if target_hidden is None else target.logits(target_hidden)
-            total = jnp.zeros(label.shape)
-            if self.ce:
-                total += self.ce * optax.softmax_cross_entropy_with_integer_labels(q, label)
-            for weight, loss in terms:
-                total += weight * loss(p, q)
-            return total
+            return self.of_logits(p, q, label)
 
-        # 3. The weighted mean.
+        # 2. The weighted mean.
         return losses.weighted_mean(losses.map_pieces(value, draft.config.vocab_size, *rows), weight)
 
 

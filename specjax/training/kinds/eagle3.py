@@ -7,15 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...checkpoints.heads import load_drafter
 from ...checkpoints.load import LanguageModel
 from ...errors import RequestError
-from ...heads import Eagle3Config, Eagle3Head
+from ...heads import Eagle3Config, Eagle3Head, Head
 from ...heads.training_forward import read_target, unroll
 from ...models.decoder import Decoder
 from ..frequency import most_frequent
-from ..losses import map_pieces, soft_cross_entropy, weighted_mean
+from ..losses import map_pieces, weighted_mean
 from ..numbers import number
 from ..online.feature_windows import RecordedWindow
+from .divergence import Divergence
 from .shared import Kind, Shape, check_taps, copy_layers, norm_weight, output_matrix, spare_token, with_layers
 
 _MOST_DRAFTED = 32000
@@ -27,9 +29,10 @@ class Eagle3Shape(Shape):
     """A head of EAGLE-3, 3.1 or P-EAGLE.
 
     The output matrix starts as the target's rows for the draft vocabulary. The final norm starts as
-    a copy of the target's.
+    a copy of the target's. With ``start`` the training continues a head, whose shape stays.
 
     Attributes:
+      start: the head to continue from: an embedded name, a directory or a hub id.
       num_layers, from_target: as in ``EagleShape``.
       draft_vocab_size: the size of the draft vocabulary, which has the most frequent tokens of the
         data. 0 stands for the whole vocabulary, but at most 32000 tokens.
@@ -38,6 +41,7 @@ class Eagle3Shape(Shape):
       parallel: True for a head that drafts in one pass (P-EAGLE). Its mask is the ``spare_token``.
     """
 
+    start: str = ""
     num_layers: int = number(1, 1, 256)
     draft_vocab_size: int = 0
     taps: tuple[int, ...] = ()
@@ -52,6 +56,8 @@ class Eagle3Shape(Shape):
         return loss.steps
 
     def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> Eagle3Head:
+        if self.start:
+            return load_eagle3(self.start, target)
         L = target.config.num_layers
         V = target.config.vocab_size
         taps = self.taps or tuple(sorted({min(2, L), L // 2, max(L - 3, 0)}))
@@ -77,13 +83,23 @@ class Eagle3Shape(Shape):
         return head
 
 
+def load_eagle3(start: str, target: LanguageModel) -> Eagle3Head:
+    """The head ``start`` in float32. Raises RequestError where it is no EAGLE-3 head."""
+    head = load_drafter(start, target, "float32")
+    if not isinstance(head, Head) or not isinstance(head.module, Eagle3Head):
+        raise RequestError(f"start {start!r} is no head of kind 'eagle3'; name one that is")
+    return head.module
+
+
 @dataclasses.dataclass(frozen=True)
-class Eagle3Loss:
+class Eagle3Loss(Divergence):
     """Training-time test (EAGLE-3, 2503.01840, section 3.2).
 
     The head continues from its own hidden states, as it does when it drafts. The loss of a step is
-    the cross-entropy with the target's distribution over the draft vocabulary. A row counts if the
-    target's likeliest token is in the draft vocabulary.
+    a ``Divergence`` from the target's distribution over the draft vocabulary. By default it is the
+    forward KL: the paper's cross-entropy less the target's entropy, which no weight changes. A row
+    counts if the target's likeliest token is in the draft vocabulary. A token of the text that is
+    not there has no cross-entropy.
 
     A P-EAGLE head reads masks in all steps but the first. Here every step keeps all rows; in the
     P-EAGLE paper, later steps keep fewer rows.
@@ -122,14 +138,16 @@ class Eagle3Loss:
         p = jax.lax.stop_gradient(target.logits(hidden[:, 1:]))  # Row i predicts token i + 2.
         weight = jnp.where(drafted[p.argmax(-1)], weight[:, 2:], 0)
         p = p[..., known]
+        place = jnp.full(config.vocab_size, -1).at[known].set(jnp.arange(config.draft_vocab_size))
+        label = jnp.pad(place[window[:, 2:]], ((0, 0), (0, 1)), constant_values=-1)  # The last is unknown.
 
-        def value(hidden: jax.Array, p: jax.Array) -> jax.Array:
-            return soft_cross_entropy(p, head.draft_logits(hidden))
+        def value(hidden: jax.Array, p: jax.Array, label: jax.Array) -> jax.Array:
+            return self.of_logits(p, head.draft_logits(hidden), label)
 
         total = jnp.float32(0)
         features = head.fuse(target, taps)[:, :N]
         for s, (_, hidden) in enumerate(unroll(head, target, features, window[:, 1:], self.steps)):
-            values = map_pieces(value, config.draft_vocab_size, hidden, p[:, s : s + N])
+            values = map_pieces(value, config.draft_vocab_size, hidden, p[:, s : s + N], label[:, s : s + N])
             total += self.decay**s * weighted_mean(values, weight[:, s : s + N])
         return total
 

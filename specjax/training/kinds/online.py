@@ -5,11 +5,10 @@ import dataclasses
 import jax
 import numpy as np
 
-from ...checkpoints.heads import load_drafter
 from ...checkpoints.load import LanguageModel
 from ...errors import RequestError
-from ...heads import Eagle3Head, Head
-from .eagle3 import Eagle3Loss
+from ...heads import Eagle3Head
+from .eagle3 import Eagle3Loss, load_eagle3
 from .shared import Kind, Shape
 
 
@@ -33,10 +32,7 @@ class OnlineShape(Shape):
         """
         if not self.start:
             raise RequestError("kind 'online' continues a head; name it with --draft, or as start in [head]")
-        head = load_drafter(self.start, target, "float32")
-        if not isinstance(head, Head) or not isinstance(head.module, Eagle3Head):
-            raise RequestError(f"kind 'online' continues a head of kind 'eagle3', and {self.start!r} is none")
-        return head.module
+        return load_eagle3(self.start, target)
 
 
 KIND = Kind("online", OnlineShape, Eagle3Loss, records=True, optimizer={"name": "adamw", "rate": 3e-4, "warmup": 10})

@@ -4,22 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.float64_training import KEY, WEIGHT, WINDOW, Computed, S, V, softmax
+from support.float64_training import DIVERGENCES, KEY, WEIGHT, WINDOW, Computed, S, V, softmax
 from support.models import disturbed, tiny_model
 
 from specjax.training import losses
 from specjax.training.kinds.draft import DraftLoss
-
-DIVERGENCES = {
-    "ce": lambda p, q, label: -np.log(q[label]),
-    "forward_kl": lambda p, q, label: sum(p * np.log(p / q)),
-    "reverse_kl": lambda p, q, label: sum(q * np.log(q / p)),
-    "tv": lambda p, q, label: 1 - sum(np.minimum(p, q)),
-    "lk_alpha": lambda p, q, label: -np.log(sum(np.minimum(p, q))),
-    "lk_lambda": lambda p, q, label: (
-        (w := 0.9 * np.exp(-2 * (a := sum(np.minimum(p, q))))) * sum(p * np.log(p / q)) + (1 - w) * (1 - a)
-    ),
-}
 
 
 def test_draft_losses(target, out):
