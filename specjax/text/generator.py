@@ -95,10 +95,10 @@ class Generator:
         check_options(method, drafting)
         self.method = name_of(method)
         drafter, self.drafts, module = choose_drafts(target, method, draft, dict(drafting))
-        times = None
+        found: dict[str, Any] = {}
         self.costs_file = None
         if drafter.chooser and drafter.chooser.has_arms:
-            drafter, times, self.costs_file = find_costs(drafter.chooser, target, self.drafts)
+            drafter, found, self.costs_file = find_costs(drafter.chooser, target, self.drafts)
         if not drafter.with_encoder:
             target.config.refuse_encoder(f"method {self.method!r}")
         drafter.check(target.config)
@@ -111,8 +111,7 @@ class Generator:
         self.rule_name = rule
         self.processors = check_processors(tuple(processors), target.config.vocab_size)
         parameters = drafter.parameters(module, target.config.vocab_size)
-        if times is not None:
-            parameters = parameters.replace(times=times)
+        parameters = parameters.replace(**found) if found else parameters
         log = None
         if feedback_log is not None:
             log = open_log(feedback_log, self.method, drafter, target, self.drafts, feedback_log_mb)

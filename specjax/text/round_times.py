@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..checkpoints.load import LanguageModel
@@ -30,8 +31,12 @@ from .machine import cache_folder, machine
 _FORMAT = "specjax costs 4"
 
 
-def find_costs(drafter: Auto, target: LanguageModel, drafts: Sequence[Draft]) -> tuple[Auto, Times, Path | None]:
-    """The drafter with its arms for these models, the arms' times, and the times' file.
+def find_costs(
+    drafter: Auto, target: LanguageModel, drafts: Sequence[Draft]
+) -> tuple[Auto, dict[str, Any], Path | None]:
+    """The drafter with its arms for these models, its parameters, and the file of the times.
+
+    The parameters are the "times", and the "rates" where the file has them.
 
     The times are those of the drafter's file, else of the file in the cache folder, else predicted.
     Several hosts must choose alike, so they read no file of a cache folder. A file of other models,
@@ -47,13 +52,14 @@ def find_costs(drafter: Auto, target: LanguageModel, drafts: Sequence[Draft]) ->
         if not (other := describe_difference(record, target, drafts)):
             arms = tuple(Arm(**arm) for arm in record["arms"])
             times = Times.of_table(record["seconds"], record["batches"], record["contexts"], CONSTANTS.measured_rounds)
-            return dataclasses.replace(drafter, arms=arms), times, file
+            rates = {"rates": jnp.array(record["rates"], jnp.float32)} if "rates" in record else {}
+            return dataclasses.replace(drafter, arms=arms), {"times": times} | rates, file
         message = f"costs {file}: of {other}; method auto predicts its times, specjax tune --auto measures them anew"
         warnings.warn(message, SpecjaxWarning, stacklevel=3)
     if drafts and drafter.arms == ARMS and jax.default_backend() != "cpu":
         drafter = dataclasses.replace(drafter, arms=(*ARMS, TREE))
     sizes = [sum(leaf.nbytes for leaf in jax.tree.leaves(module_of(one))) for one in (target, *drafts)]
-    return drafter, drafter.predict(sizes[-1] / sizes[0]), None
+    return drafter, {"times": drafter.predict(sizes[-1] / sizes[0])}, None
 
 
 def describe_models(target: LanguageModel, drafts: Sequence[Draft]) -> dict[str, Any]:
@@ -159,6 +165,8 @@ def _is_record(record) -> bool:
         positive = bool(np.all((seconds > 0) & (seconds < np.inf)))
         known = {"machine", "mesh"} <= record.keys() and isinstance(record["machine"], dict)
         known = known and all(int(model["parameters"]) > 0 for model in (record["model"], *record["drafts"]))
+        rates = np.array(record.get("rates", [0, 0]), float)
+        known = known and rates.shape == (2,) and bool(np.all((rates >= 0) & (rates < 1)))
         return record["format"] == _FORMAT and shaped and increasing and positive and known and sound
     except (TypeError, KeyError, ValueError, IndexError, AttributeError, OverflowError):
         return False

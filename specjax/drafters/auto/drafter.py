@@ -18,7 +18,7 @@ from .arms import ARMS, Arm
 from .choice import Outlook
 from .constants import CONSTANTS
 from .proposal import run_draft, select
-from .rates import MATCHES, rate_of_match, start_rates, update_rates, upper_bounds
+from .rates import MATCHES, estimate, rate_of_match, start_rates, update_rates, upper_bounds
 from .resting import RestingModel, commit_or_rest, resting
 from .state import AutoState, Parameters, Prepared
 from .times import Times, predict
@@ -106,7 +106,7 @@ class Auto(Chooser):
         models = tuple(draft or ())
         if len(models) < self._has_model:
             raise RequestError("method auto has arms with a draft model and none is given; call without_model()")
-        return Parameters(models, self.predict(0.1))
+        return Parameters(models, self.predict(0.1), jnp.full(2, CONSTANTS.first_rate))
 
     def describe_arms(self, parameters: Parameters, batch, context, sampled):
         seconds = parameters.times.at(batch, context, sampled, np)
@@ -119,7 +119,7 @@ class Auto(Chooser):
         return parameters.replace(times=times)
 
     def with_times_of(self, parameters: Parameters, earlier: Parameters) -> Parameters:
-        return parameters.replace(times=earlier.times)
+        return parameters.replace(times=earlier.times, rates=earlier.rates)
 
     def reads(self, target, draft, tokens, lengths, taps):
         return self._model.reads(target, draft.models[0], tokens, lengths, taps) if self._has_model else None
@@ -152,14 +152,15 @@ class Auto(Chooser):
 
     def _outlook(self, draft, state, matched) -> Outlook:
         """The expectations of rows whose matches are so long, ``matched`` int32 [B]."""
-        acceptance = state.drafter.acceptance
+        temperature = state.request.sampling.temperature
+        estimates = estimate(state.drafter.acceptance, jnp.interp(temperature, jnp.arange(2.0), draft.rates))
         longest = jnp.max(jnp.where(state.done, 0, state.length))
-        seconds = draft.times.at(state.done.size, longest, jnp.any(state.request.sampling.temperature > 0))
+        seconds = draft.times.at(state.done.size, longest, jnp.any(temperature > 0))
         of_running = lambda tokens: jnp.where(state.done, 0, tokens).astype(jnp.float32)
         left = of_running(state.request.limit - state.length)
         read = [one.cache.length for one in state.drafter.models]
         unread = of_running(state.cache.length - read[0]).max() if read else jnp.float32(0)
-        rates = rate_of_match(acceptance, matched), *upper_bounds(acceptance, state.done)
+        rates = rate_of_match(estimates[0], matched), *upper_bounds(*estimates, state.done)
         return Outlook(self.arms, self.ends_together, *rates, left, unread, seconds)
 
     def _choose_arm(self, state, outlook) -> tuple[jax.Array, jax.Array]:

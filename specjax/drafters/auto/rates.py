@@ -23,7 +23,7 @@ CHAIN, TREE = MATCHES, MATCHES + 1
 RATES = MATCHES + 2
 """The acceptance rates of a row."""
 
-_FIRST = np.array([*0.75 * (1 - 0.8 / (1 + np.arange(MATCHES))), CONSTANTS.first_rate, 0], np.float32)
+_FIRST = np.array(0.75 * (1 - 0.8 / (1 + np.arange(MATCHES))), np.float32)
 _FIRST_TESTS = np.array([CONSTANTS.other_tests] * MATCHES + [CONSTANTS.model_tests, CONSTANTS.other_tests], np.float32)
 
 
@@ -32,35 +32,40 @@ def start_rates(batch: int) -> RunningAcceptance:
     return RunningAcceptance(jnp.zeros((batch, RATES)), jnp.zeros((batch, RATES)))
 
 
-def estimate(acceptance: RunningAcceptance) -> tuple[jax.Array, jax.Array]:
+def estimate(acceptance: RunningAcceptance, chain: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The rates, and the tests that they count as much as, float32 [B, RATES] each.
 
     The first guess of a tree follows from the rate of chains: some tokens of a tree are accepted
     where the likeliest is not.
+
+    Args:
+      chain: float32 [B], the first guess of the model's chains.
     """
     tested = acceptance.tested + _FIRST_TESTS
-    rates = (acceptance.accepted + _FIRST * _FIRST_TESTS) / tested
+    matches = jnp.broadcast_to(_FIRST, (chain.size, MATCHES))
+    first = jnp.concatenate([matches, chain[:, None], jnp.zeros((chain.size, 1))], 1)
+    rates = (acceptance.accepted + first * _FIRST_TESTS) / tested
     tree = rates[:, CHAIN] + (1 - rates[:, CHAIN]) * CONSTANTS.others
     return rates.at[:, TREE].add(tree * CONSTANTS.other_tests / tested[:, TREE]), tested
 
 
-def rate_of_match(acceptance: RunningAcceptance, matched: jax.Array) -> jax.Array:
+def rate_of_match(rates: jax.Array, matched: jax.Array) -> jax.Array:
     """The rate of tokens looked up after ``matched`` int32 [B] tokens, float32 [B]; 0 for none."""
-    rate = jnp.take_along_axis(estimate(acceptance)[0], jnp.maximum(matched - 1, 0)[:, None], 1)[:, 0]
+    rate = jnp.take_along_axis(rates, jnp.maximum(matched - 1, 0)[:, None], 1)[:, 0]
     return jnp.where(matched > 0, rate, 0.0)
 
 
-def upper_bounds(acceptance: RunningAcceptance, done: jax.Array) -> tuple[jax.Array, jax.Array]:
+def upper_bounds(rate: jax.Array, tested: jax.Array, done: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The rates of the model's chains and trees, float32 [B] each.
 
     They are higher by a part of the estimates' deviations. Every round tests the look-ups, used or
     not, but only use tests the model. The errors of rows are independent, so they partly cancel.
 
     Args:
+      rate, tested: the estimates.
       done: bool [B], rows that have ended.
     """
     rows = jnp.maximum((~done).sum(), 1).astype(jnp.float32)
-    rate, tested = estimate(acceptance)
     bound = rate + CONSTANTS.optimism * jnp.sqrt(rate * (1 - rate) / tested / rows)
     return bound[:, CHAIN], bound[:, TREE]
 

@@ -10,10 +10,18 @@ from .times import Times
 
 
 class Parameters(struct.PyTreeNode):
-    """The draft model or the head, if there is one, and the arms' times."""
+    """The parameters of the method.
+
+    Attributes:
+      models: the draft model or the head, if there is one.
+      times: the arms' times.
+      rates: float32 [2], the acceptance rates of the model's chains before the first round, at the
+        temperatures 0 and 1.
+    """
 
     models: tuple
     times: Times
+    rates: jax.Array
 
 
 class Draft(struct.PyTreeNode):

@@ -8,6 +8,7 @@ from ...core.stats import total
 from ...drafters import own_options
 from ...text.drafts import suits_auto
 from ...text.generator import Generator
+from ...text.round_times import read_costs, write_costs
 from ..evaluate.comparison import alternate_runs, interval, rate, seconds_of
 from ..tune.auto import tune_auto
 from .candidates import CANDIDATES
@@ -24,6 +25,12 @@ _TREE = {"tree_nodes": 8, "tree_top_k": 2, "tree_depth": 3}
 
 _BATCHES = (1, 8)
 """The rows for which method auto knows the times of rounds."""
+
+_TESTED = 3
+"""The drafted tokens of a chain by which acceptance rates are measured."""
+
+_SUREST = 0.99
+"""The highest acceptance rate with which method auto begins."""
 
 _NEAR = 0.95
 """Method auto is preferred from this share of the best speed-up on. It drafts less where drafts do
@@ -64,6 +71,9 @@ def choose(
     draft = drafts[trained[0]] if trained else None
     if suits_auto(target, [] if draft is None else [draft]):
         tune_auto(target, draft, file=costs, batches=_BATCHES, anew=not costs.exists())
+        if draft is not None:
+            rates = measure_rates(target, CANDIDATES[trained[0]].method, draft, prompts, tokens)
+            write_costs(costs, read_costs(costs) | {"rates": rates})
         auto = {"method": "auto", "draft": trained[0] if trained else None, "options": {"costs": str(costs)}}
         choices.append(auto)
     generators = {_PLAIN: Generator(target, "none")}
@@ -77,6 +87,23 @@ def choose(
         seconds = seconds_of(runs[i])
         choice |= {"speedup": float(rate(plain, seconds)), "interval": interval(rate, plain, seconds)}
     return best_first(choices)
+
+
+def measure_rates(
+    target: LanguageModel, method: str, draft, prompts: Sequence[list[int]], tokens: int
+) -> list[float]:
+    """The acceptance rates of chains at the temperatures 0 and 1, with which method auto begins.
+
+    A token is tested if all tokens before it are accepted.
+    """
+    generator = Generator(target, method, draft, num_speculative_tokens=_TESTED)
+    rates = []
+    for temperature in (0.0, 1.0):
+        results = [generator(p, max_new_tokens=tokens, temperature=temperature, seed=7) for p in prompts]
+        stats = total([result.stats for result in results])
+        tested = stats.target_calls + sum(stats.accepted_at[: _TESTED - 1])
+        rates.append(min(stats.accepted / max(tested, 1), _SUREST))
+    return rates
 
 
 def best_first(choices: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

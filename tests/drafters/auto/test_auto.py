@@ -478,7 +478,8 @@ def test_a_draft_that_has_rested_grows_the_tree_of_one_that_reads_the_text_anew(
 def test_the_rates_are_the_means_of_the_tests_and_of_a_first_guess():
     """A match's first guess counts as two tests, the model's as six. A test loses a tenth of its weight in each round."""
     rates = start_rates(2)
-    np.testing.assert_allclose(estimate(rates)[0], [FIRST] * 2, rtol=1e-6)
+    first = jnp.array([0.6, 0.3])
+    np.testing.assert_allclose(estimate(rates, first)[0], [FIRST, [*FIRST[:CHAIN], 0.3, 0.65]], rtol=1e-6)
     tokens, prepared = chain(jnp.arange(4)), Prepared(*[jnp.int32(0)] * 7)
     prepared = prepared.replace(
         looked_up=jnp.array([[1, 2, 3, 4], [9, 9, 9, 9]]), matched=jnp.array([2, 0]),
@@ -494,7 +495,7 @@ def test_the_rates_are_the_means_of_the_tests_and_of_a_first_guess():
         accepted[1, CHAIN], tested[1, CHAIN] = 1 * weight, 2 * weight
         np.testing.assert_allclose(rates.accepted, accepted, rtol=1e-6)
         np.testing.assert_allclose(rates.tested, tested, rtol=1e-6)
-    np.testing.assert_allclose(estimate(rates)[0][1, CHAIN], (6 * 0.6 + 1.9) / (6 + 3.8), rtol=1e-6)
+    np.testing.assert_allclose(estimate(rates, first)[0][1, CHAIN], (6 * 0.3 + 1.9) / (6 + 3.8), rtol=1e-6)
     rested = update(
         rates, prepared.replace(ran=jnp.bool(False), from_model=jnp.zeros(2, bool)), batched, verdict, is_tree=False
     )

@@ -203,7 +203,7 @@ def test_the_time_of_a_call_is_no_part_of_a_round(budget, rounds, calls_of_arms)
     seconds, calls = [0.005, 0.009, 0.03], []
 
     class Told:
-        parameters = Parameters((), Times.of_table([[[1.0] * 3]], [1], [1]))
+        parameters = Parameters((), Times.of_table([[[1.0] * 3]], [1], [1]), np.full(2, 0.6))
 
         def advance(self, decoding, rounds):
             arm = int(np.argmin(self.parameters.times.table))
