@@ -16,6 +16,7 @@ from typing import Any
 
 import shtab
 
+from ..core.tree import Topology
 from . import parser
 
 Flags = dict[str, dict[str, Any]]
@@ -99,7 +100,9 @@ def form_of(kind: Any, form: Mapping[str, Any]) -> dict[str, Any]:
         kind = typing.get_args(kind)[0]
     if "choices" in form:
         return form
-    kinds = {int: (int, "N"), float: (float, "X"), Path: (parser.path, "FILE")}
+    kinds = {
+        int: (int, "N"), float: (float, "X"), Path: (parser.path, "FILE"), Topology: (parser.name, "WIDTHS|FILE"),
+    }  # fmt: skip
     convert, metavar = kinds.get(kind, (parser.name, "NAME"))
     if least is not None:
         most = _LARGEST[kind] if most in (None, float("inf")) else most

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Sequence
 
 from ..core.checks import plain, shorten, suggest
-from ..core.tree import MOST_TREE_NODES
 from ..errors import RequestError
 from ..heads.base import Head
 from ..loop.drafter import Drafter, Models, Nothing, TargetCopy, TrainedHead
@@ -81,13 +80,6 @@ _INTERNAL = ("arms", "drafter", "drafters", "ends_together", "head", "length", "
 _ALONE = ("draft_ahead",)
 """Options that a method takes alone, and not as one of a list."""
 
-_COUNTS = (
-    "cache_chunks", "candidates", "draft_ahead", "guesses", "inner_speculative_tokens", "max_match", "ngram_size",
-    "num_speculative_tokens", "pool_guesses", "prompt_lookup_max", "prompt_lookup_min", "tree_depth", "tree_nodes",
-    "tree_top_k", "window",
-)  # fmt: skip
-"""Options that a round's memory grows with."""
-
 
 def make_drafter(method: str | Sequence[str], *, head=None, **options) -> Drafter:
     """The drafter of a method, or of a list of methods between which each row switches.
@@ -102,7 +94,7 @@ def make_drafter(method: str | Sequence[str], *, head=None, **options) -> Drafte
     """
     names = split_methods(method)
     check_options(method, options)
-    options = {name: _read_option(name, value) for name, value in options.items()}
+    options = {name: plain(value) for name, value in options.items()}
     if names == ["switch"]:
         return _replace(Switch(tuple(_replace(drafter, options) for drafter in Switch().drafters)), options)
     if len(names) > 1:
@@ -198,13 +190,6 @@ def needs_of(method: str | Sequence[str]) -> Nothing | Models | TrainedHead | Ta
         return METHODS[names[0]].needs
     members = Switch().drafters if names == ["switch"] else [METHODS[name]() for name in names]
     return Switch(tuple(members)).needs
-
-
-def _read_option(name: str, value):
-    value = plain(value)
-    if name in _COUNTS and isinstance(value, int | float) and value > MOST_TREE_NODES:
-        raise RequestError(f"{name} is {shorten(value)}; it must be at most {MOST_TREE_NODES} (MOST_TREE_NODES)")
-    return value
 
 
 def _fields_of(types: Sequence[type]) -> tuple[str, ...]:

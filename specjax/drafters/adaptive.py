@@ -75,7 +75,7 @@ class Adaptive(Chooser):
     """
 
     drafter: Any = DraftModel()
-    draft_length: str = "ema"
+    draft_length: str = dataclasses.field(default="ema", metadata={"default": LENGTHS[0]})  # that of a user
     draft_confidence: float = 0.4
     draft_cost: float = 0.1
     verify_cost: float = 0.02

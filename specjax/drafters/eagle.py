@@ -3,7 +3,7 @@
 import dataclasses
 from functools import cached_property
 
-from ..core.tree import Topology, as_topology, from_paths
+from ..core.tree import Topology, as_topology, from_paths, node_count
 from ..errors import RequestError
 from ..loop.drafter import Drafter, TrainedHead
 from ..rules.acceptance import Drawn
@@ -100,7 +100,9 @@ class Eagle3(Drawing, HeadDrafter):
                 "tree gives a shape, and a P-EAGLE head drafts chains and probable trees; leave tree out"
             )
         if self.num_speculative_tokens is not None:
-            return OnePass(self.num_speculative_tokens)
+            return OnePass(node_count("num_speculative_tokens", self.num_speculative_tokens))
+        for name in ("tree_nodes", "tree_depth", "tree_top_k"):
+            node_count(name, getattr(self, name))
         check_best_first(self.tree_nodes, self.tree_top_k, self.tree_depth, self.head.draft_vocab_size)
         return OnePass(self.tree_depth, self.tree_nodes, self.tree_top_k, self.tree_temperature)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ...core.checks import whole
+from ...core.tree import node_count
 from ..draft_model import DraftModel
 from ..ngram import Ngram
 from .draft_sampling import DrawnChain
@@ -25,7 +25,7 @@ class InnerMethod(DrawnChain):
     prompt_lookup_min: int = 1
 
     def __post_init__(self):
-        whole("inner_speculative_tokens", self.inner_speculative_tokens)
+        node_count("inner_speculative_tokens", self.inner_speculative_tokens)
         self.inner(None)
         super().__post_init__()
 

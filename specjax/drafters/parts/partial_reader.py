@@ -21,6 +21,7 @@ from ...core.cache import KVCache, commit
 from ...core.cache_runs import take_runs
 from ...core.checks import whole
 from ...core.eight_bits import EightBitRows, full_dtype, read
+from ...core.tree import node_count
 from ...errors import RequestError
 from ...models.base import Output, Sizes
 from ...models.config import ModelConfig
@@ -60,8 +61,9 @@ class PartialReader(Drawing):
     reads_target = True
 
     def __post_init__(self):
-        for name, least in (("attention_sinks", 0), ("draft_window", 1), ("cache_chunks", 0), ("chunk_size", 1)):
+        for name, least in (("attention_sinks", 0), ("draft_window", 1), ("chunk_size", 1)):
             whole(name, getattr(self, name), least)
+        node_count("cache_chunks", self.cache_chunks, 0)
         super().__post_init__()
 
     def check(self, config: ModelConfig) -> None:
