@@ -73,7 +73,7 @@ def merge_adapter(
     """The tensors of a language model with an adapter merged, and the model's configuration.
 
     The adapter may bring tables of embeddings with more tokens. If it changes one of two tied
-    tables, the model has both, see ``tied_head``.
+    tables, the model has both, see ``tensors``.
 
     Args:
       tensors: the model's tensors, see ``tensors.open_tensors``.

@@ -82,10 +82,7 @@ def _summarise(text: str) -> str:
 
 
 def form_of(kind: Any, form: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``add_argument`` for a field of the type ``kind``.
-
-    Those in ``form`` go before.
-    """
+    """The arguments of ``add_argument`` for a type. Those in ``form`` go before."""
     form = dict(form)
     least = form.pop("least", None)
     most = form.pop("most", None)
@@ -137,10 +134,7 @@ def add_flags(command: argparse.ArgumentParser, groups: Mapping[str, Flags], com
 
 @cache
 def read_attributes(record: type | Callable) -> dict[str, str]:
-    """The texts in ``Attributes:`` or ``Args:`` of the docstring, by name.
-
-    Those of a class's bases belong to it.
-    """
+    """The texts in ``Attributes:`` or ``Args:`` by name, those of base classes included."""
     entries: dict[str, str] = {}
     for base in reversed(getattr(record, "__mro__", (record,))):
         names: list[str] = []

@@ -71,10 +71,7 @@ class BlockHead(HeadModule):
         return ConvolvedLayer(layer, key, dtype, config.conv_taps, config.conv_group, config.block_size)
 
     def fuse(self, target: Decoder | None, taps: tuple) -> jax.Array:
-        """The features float32 [B, N, E] of tokens with these taps [B, N, target's E].
-
-        The context is made from them.
-        """
+        """The features float32 [B, N, E] of tokens with taps [B, N, target's E]."""
         fused = linear(jnp.concatenate(taps, -1), self.fc[...])
         return rms_norm(fused, self.hidden_norm[...], self.config.layers.norm_eps)
 

@@ -58,10 +58,7 @@ class MessagesRequest(BaseModel):
     stream: bool | None = None
 
     def chat(self) -> ChatRequest:
-        """The same request as a conversation.
-
-        Raises ServeError for fields, blocks and tools that the server lacks.
-        """
+        """The same request as a conversation. Raises ServeError for what the server lacks."""
         extra = {name: value for name, value in (self.model_extra or {}).items() if value is not None}
         for name in _LACKING:
             if extra.pop(name, None):

@@ -221,10 +221,7 @@ class CompletionRequest(Common):
 
 
 def read_body(kind: type[Body], body: Any) -> Body:
-    """The request in a value of JSON.
-
-    Raises ServeError, which names the field, where it is none.
-    """
+    """The request in a value of JSON. Raises ServeError with the field where it is none."""
     if not isinstance(body, dict):
         raise ServeError(400, "the body must be a JSON object")
     try:

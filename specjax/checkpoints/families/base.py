@@ -1,9 +1,10 @@
 """A family of models: how its config.json is read, what its maths needs, and its tensors' names."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ..blocks import Names, Tensor, rename
 from ..json_fields import Field
@@ -113,3 +114,56 @@ class Family:
         """
         first, _, rest = str(self.names["embed"][0]).partition(".")
         return f"{first}." if "." in rest else ""
+
+
+def read_layer_types(options: dict, where: str, default: Sequence[str] = (), needed: str = "") -> Sequence[str]:
+    """The kind of each layer; ``default`` holds where the file has no ``layer_types``.
+
+    Raises ConfigError for a list of another length, and for one without the kind ``needed``.
+    """
+    layers = options["num_hidden_layers"]
+    kinds = default if options["layer_types"] is None else options["layer_types"]
+    if len(kinds) != layers:
+        raise ConfigError(f"{where}: layer_types has {len(kinds)} entries; give one for each of the {layers} layers")
+    if needed and needed not in kinds:
+        raise ConfigError(f"{where}: layer_types has no {needed}; a layer must have it")
+    return kinds
+
+
+Windows = tuple[int | None, ...]
+
+
+def read_windows(options: dict, where: str, default: Windows) -> Windows:
+    """The attention window of each layer in tokens, None for a layer that attends to all tokens.
+
+    ``default`` holds where the file has no ``layer_types``. Raises ConfigError for a list of
+    another length, and for windows without a size.
+    """
+    window = options["sliding_window"]
+    if options["layer_types"] is None:
+        return default
+    kinds = read_layer_types(options, where)
+    if "sliding_attention" in kinds and not window:
+        raise ConfigError(f"{where}: sliding_window is null; layer_types names sliding_attention, which needs it")
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def every(layers: int, window: int | None, pattern: int) -> Windows:
+    """A window in all layers but each ``pattern``-th."""
+    return tuple(window if (i + 1) % pattern else None for i in range(layers))
+
+
+def write_windows(config: ModelConfig) -> dict[str, Any]:
+    """The options of a configuration with attention windows in some layers."""
+    return {"sliding_window": first_window(config, 4096), "layer_types": layer_types(config)}
+
+
+def first_window(config: ModelConfig, otherwise: int | None = None) -> int | None:
+    """The tokens of the first attention window."""
+    return next((window for window in config.windows if window), otherwise)
+
+
+def layer_types(config: ModelConfig) -> list[str]:
+    """The option ``layer_types`` of a configuration."""
+    windows = config.windows or (None,) * config.num_layers
+    return ["sliding_attention" if window else "full_attention" for window in windows]

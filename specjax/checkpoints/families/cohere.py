@@ -10,8 +10,7 @@ from ..blocks import Tensor, interleave
 from ..json_fields import flag, integer
 from ..rope_options import read_rope, write_rope
 from ..schemas import BOUND, CORE, EPS, HEAD_DIM, LAYER_TYPES, NEVER, POSITIONS, ROTARY, SIZES, WINDOW
-from .base import LLAMA_LAYER, Family, model_names
-from .windows import every, layer_types, read_windows
+from .base import LLAMA_LAYER, Family, every, model_names, read_windows, write_windows
 
 _NAMES = model_names(
     LLAMA_LAYER
@@ -60,8 +59,7 @@ def _write(config: ModelConfig) -> dict:
 def _write_cohere2(config: ModelConfig) -> dict:
     return _write(config) | {
         "rope_parameters": write_rope(config.local_rope or config.rope),
-        "sliding_window": next((window for window in config.windows if window), 4096),
-        "layer_types": layer_types(config),
+        **write_windows(config),
     }
 
 

@@ -1,14 +1,10 @@
-"""Gemma 2 and 3: norms before and after each sub-layer.
-
-Layers are local or global. Embeddings are scaled.
-"""
+"""Gemma 2 and 3: norms around each sub-layer, local and global layers, scaled embeddings."""
 
 from ...models.config import ModelConfig
 from ..json_fields import flag, integer
 from ..rope_options import read_table, write_rope
 from ..schemas import ACTIVATION, BOUND, CORE, HEAD_DIM, HEADS, LAYER_TYPES, NEVER, POSITIONS, ROTARY, SIZES, WINDOW
-from .base import LLAMA_LAYER, Family, model_names
-from .windows import every, layer_types, read_windows
+from .base import LLAMA_LAYER, Family, every, model_names, read_windows, write_windows
 
 _NAMES = model_names(
     LLAMA_LAYER
@@ -49,8 +45,7 @@ def _write(config: ModelConfig) -> dict:
     return {
         "query_pre_attn_scalar": round((config.attention_scale or config.head_dim**-0.5) ** -2),
         "final_logit_softcapping": config.logit_softcap,
-        "sliding_window": next((window for window in config.windows if window), 4096),
-        "layer_types": layer_types(config),
+        **write_windows(config),
     }
 
 

@@ -3,8 +3,7 @@
 from ...models.config import ModelConfig
 from ..json_fields import Field, choice, flag, integer, list_of
 from ..schemas import DECODER, HEADS, LAYER_TYPES, NEVER, POSITIONS, WINDOW
-from .base import Family, model_names
-from .windows import layer_types, read_windows
+from .base import Family, first_window, layer_types, model_names, read_windows
 
 _COMMON = DECODER | {
     "max_position_embeddings": POSITIONS.otherwise(32768),
@@ -49,11 +48,11 @@ def _write_llama(config: ModelConfig) -> dict:
 
 
 def _write_mistral(config: ModelConfig) -> dict:
-    return {"sliding_window": next((w for w in config.windows if w), None)}
+    return {"sliding_window": first_window(config)}
 
 
 def _write_qwen(config: ModelConfig) -> dict:
-    window = next((w for w in config.windows if w), None)
+    window = first_window(config)
     bias = {"attention_bias": config.qkv_bias} if config.family == "qwen3" else {}
     if window is None:
         return bias

@@ -29,8 +29,7 @@ from ..schemas import (
     SIZES,
     WINDOW,
 )
-from .base import LLAMA_LAYER, Family, model_names
-from .windows import layer_types, read_windows
+from .base import LLAMA_LAYER, Family, first_window, layer_types, model_names, read_windows
 
 _OPTIONS = CORE | SIZES | ROTARY | {"head_dim": HEAD_DIM, "attention_bias": flag(), "mlp_bias": flag()}
 _PLAIN = {"mlp.up": ["mlp.up_proj.weight"], "mlp.up_bias": ["mlp.up_proj.bias"]}
@@ -228,7 +227,7 @@ def _read_smollm3(options: dict, where: str) -> dict:
 
 
 def _write_smollm3(config: ModelConfig) -> dict:
-    window = next((window for window in config.windows if window), None)
+    window = first_window(config)
     return {
         "attention_bias": config.qkv_bias,
         "mlp_bias": config.mlp_bias,

@@ -6,8 +6,7 @@ from ...models.feed_forwards import ExpertsConfig, GatedMlpConfig
 from ...models.kinds import FeedForwardConfig
 from ..json_fields import Field, flag, integer, list_of, number
 from ..schemas import CORE, HEAD_DIM, HEADS, LAYER_TYPES, LONGEST, NEVER, POSITIONS, ROTARY, SIZE, SIZES, WINDOW
-from .base import LLAMA_LAYER, Family, model_names
-from .windows import every, layer_types, read_windows
+from .base import LLAMA_LAYER, Family, every, first_window, layer_types, model_names, read_windows
 
 COUNT = integer(1, 4096)
 TRAINING = frozenset({"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"})
@@ -84,10 +83,6 @@ def experts_of(config: ModelConfig) -> ExpertsConfig:
     return next(mlp for mlp in config.mlps if isinstance(mlp, ExpertsConfig))
 
 
-def _window(config: ModelConfig) -> int | None:
-    return next((window for window in config.windows if window), None)
-
-
 def _read_mixtral(options: dict, where: str) -> dict:
     experts = ExpertsConfig(options["num_local_experts"], options["num_experts_per_tok"], options["intermediate_size"])
     windows = (options["sliding_window"],) * options["num_hidden_layers"]
@@ -99,7 +94,7 @@ def _write_mixtral(config: ModelConfig) -> dict:
     return {
         "num_local_experts": experts.count,
         "num_experts_per_tok": experts.chosen,
-        "sliding_window": _window(config),
+        "sliding_window": first_window(config),
     }
 
 
@@ -131,7 +126,7 @@ def _read_qwen3(options: dict, where: str) -> dict:
 
 
 def _write_qwen(config: ModelConfig) -> dict:
-    experts, window = experts_of(config), _window(config)
+    experts, window = experts_of(config), first_window(config)
     return {
         "num_experts": experts.count,
         "num_experts_per_tok": experts.chosen,
@@ -178,7 +173,7 @@ def _write_gpt_oss(config: ModelConfig) -> dict:
         "swiglu_alpha": alpha,
         "swiglu_limit": limit,
         "attention_bias": config.qkv_bias,
-        "sliding_window": _window(config) or 128,
+        "sliding_window": first_window(config) or 128,
         "layer_types": layer_types(config),
     }
 

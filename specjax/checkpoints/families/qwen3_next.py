@@ -1,7 +1,6 @@
-"""Qwen3-Next and Qwen3.5: the gated delta rule in three of four layers.
+"""Qwen3-Next and Qwen3.5: the gated delta rule, and gated attention in each fourth layer."""
 
-The other layers have gated attention.
-"""
+from collections.abc import Sequence
 
 from ...errors import ConfigError
 from ...models.config import ModelConfig
@@ -10,7 +9,7 @@ from ...models.mixers import AttentionConfig, DeltaRuleConfig
 from ..json_fields import choice, flag, integer, list_of
 from ..rope_options import read_rope
 from ..schemas import CORE, HEAD_DIM, HEADS, POSITIONS, ROPE, ROTARY, SIZE, SIZES
-from .base import LLAMA_LAYER, Family, model_names
+from .base import LLAMA_LAYER, Family, model_names, read_layer_types
 from .mixtures import COUNT, QWEN_EXPERTS, TRAINING, of_layers
 
 _LAYER = LLAMA_LAYER | {
@@ -71,15 +70,10 @@ def _read(options: dict, where: str) -> dict:
     return dict(norm_offset=1.0, qk_norm=True, qkv_bias=bias, out_bias=bias, rope=rope, mixers=mixers)
 
 
-def _layer_types(options: dict, where: str) -> list[str]:
-    layers, every, kinds = options["num_hidden_layers"], options["full_attention_interval"], options["layer_types"]
-    if kinds is None:
-        kinds = ["linear_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
-    if len(kinds) != layers:
-        raise ConfigError(f"{where}: layer_types has {len(kinds)} entries; give one for each of the {layers} layers")
-    if "full_attention" not in kinds:
-        raise ConfigError(f"{where}: layer_types has no full_attention; a layer must have it")
-    return kinds
+def _layer_types(options: dict, where: str) -> Sequence[str]:
+    layers, every = range(options["num_hidden_layers"]), options["full_attention_interval"]
+    default = ["linear_attention" if (i + 1) % every else "full_attention" for i in layers]
+    return read_layer_types(options, where, default, needed="full_attention")
 
 
 def _read_experts(options: dict, where: str) -> dict:

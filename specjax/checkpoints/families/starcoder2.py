@@ -3,7 +3,7 @@
 from ...models.config import ModelConfig
 from ..json_fields import choice, flag
 from ..schemas import ACTIVATION, CORE, EPS, HEAD_DIM, HEADS, POSITIONS, ROTARY, SIZES, WINDOW
-from .base import LLAMA_LAYER, Family, model_names, with_biases
+from .base import LLAMA_LAYER, Family, first_window, model_names, with_biases
 
 _NAMES = model_names(
     LLAMA_LAYER
@@ -22,7 +22,7 @@ def _read(options: dict, where: str) -> dict:
 
 
 def _write(config: ModelConfig) -> dict:
-    return {"use_bias": config.mlp_bias, "sliding_window": next((w for w in config.windows if w), None)}
+    return {"use_bias": config.mlp_bias, "sliding_window": first_window(config)}
 
 
 STARCODER2 = Family(

@@ -1,7 +1,4 @@
-"""Medusa heads as their authors write them.
-
-Their config.json is often wrong, so the tensors give the shapes.
-"""
+"""Medusa heads as their authors write them. The tensors give the shapes."""
 
 import re
 

@@ -85,7 +85,7 @@ def plan(target: ModelConfig, drafter: Drafter, drafts: Sequence[ModelConfig] = 
 
     Args:
       target: the target's configuration.
-      drafter: the method, see ``usual_heads.make_planned_drafter``.
+      drafter: the method, see ``settings.make_planned_drafter``.
       drafts: the configurations of its draft models.
       settings: fields of ``PlanSettings``; ``device`` is needed.
 

@@ -8,12 +8,13 @@ from ...checkpoints.config import read_shape
 from ...checkpoints.weight_bytes import stored_bytes
 from ...core.checks import field_names, shorten, suggest
 from ...core.read_files import read_toml
-from ...drafters import check_drafts, check_options, default_method, needs_of
+from ...drafters import check_drafts, check_options, default_method, make_drafter, needs_of
 from ...errors import RequestError
-from ...loop.drafter import Models
+from ...heads import KINDS
+from ...loop.drafter import Drafter, Models, TrainedHead
+from ...models.config import ModelConfig
 from ...parallel import AXES
 from .plan import PlanSettings, plan
-from .usual_heads import make_planned_drafter
 
 KEYS = {
     "model": str,
@@ -100,3 +101,18 @@ def make_plan(settings: Mapping) -> dict:
     named = {"model": settings["model"], "draft": list(drafts), "method": method}
     stored = stored_bytes(settings["model"], dtype)
     return named | {"stored_weight_bytes": stored} | plan(target, drafter, shapes, **plan_settings)
+
+
+def make_planned_drafter(method: str, target: ModelConfig, drafting: dict) -> Drafter:
+    """The drafter of a method; a method with a trained head gets a head of the usual shape.
+
+    Args:
+      drafting: the method's options.
+
+    Raises RequestError as ``make_drafter`` does.
+    """
+    needs = needs_of(method)
+    head = None
+    if isinstance(needs, TrainedHead):
+        head = KINDS[needs.kind].usual(target, target.with_layers([0]).like_llama())
+    return make_drafter(method, head=head, **drafting)

@@ -21,8 +21,7 @@ from specjax.tools.plan.devices import DEVICES, parse_device
 from specjax.tools.plan.plan import break_even, tokens_a_round
 from specjax.tools.plan.program_figures import Figures
 from specjax.tools.plan.round_time import add, plan_round, predict
-from specjax.tools.plan.settings import read_settings
-from specjax.tools.plan.usual_heads import make_planned_drafter
+from specjax.tools.plan.settings import make_planned_drafter, read_settings
 
 PLANS = sorted((Path(__file__).parents[3] / "configs" / "plans").glob("*.toml"))
 FIGURES = Figures(
