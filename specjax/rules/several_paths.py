@@ -96,10 +96,5 @@ def choose(p: jax.Array, q: jax.Array, siblings: jax.Array) -> tuple[jax.Array, 
 
 
 RULES = (
-    Rule(
-        "greedy_block",
-        greedy_block,
-        exact_for=(Drawn.CHAIN, Drawn.INDEPENDENT),
-        default_for=(Drawn.INDEPENDENT,),
-    ),
+    Rule("greedy_block", greedy_block, exact_for=(Drawn.CHAIN, Drawn.INDEPENDENT), default_for=(Drawn.INDEPENDENT,)),
 )

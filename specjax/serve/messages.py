@@ -24,7 +24,6 @@ _ERRORS = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-_BLOCKS = {"text": "text", "reasoning_content": "thinking"}
 
 
 class MessagesRequest(BaseModel):

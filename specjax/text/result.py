@@ -62,11 +62,7 @@ class Result:
 
 
 def results_of(
-    decoding: Decoding,
-    target: LanguageModel,
-    rule: str,
-    session: Session | None = None,
-    together: int | None = None,
+    decoding: Decoding, target: LanguageModel, rule: str, session: Session | None = None, together: int | None = None
 ) -> list[Result]:
     """One Result for each row. Raises NumericsError if a row failed.
 

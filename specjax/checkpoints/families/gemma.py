@@ -3,19 +3,30 @@
 from ...models.config import ModelConfig
 from ..json_fields import flag, integer
 from ..rope_options import read_table, write_rope
-from ..schemas import ACTIVATION, BOUND, CORE, HEAD_DIM, HEADS, LAYER_TYPES, NEVER, POSITIONS, ROTARY, SIZES, WINDOW
+from ..schemas import (
+    ACTIVATION,
+    BOUND,
+    CORE,
+    HEAD_DIM,
+    HEADS,
+    LAYER_TYPES,
+    NEVER,
+    POSITIONS,
+    ROTARY,
+    ROTARY_DECODER,
+    WINDOW,
+    without,
+)
 from .base import LLAMA_LAYER, Family, every, model_names, read_windows, write_windows
 
-_NAMES = model_names(
-    LLAMA_LAYER
-    | {
-        "mixer_out_norm": ["post_attention_layernorm.weight"],
-        "mlp_norm": ["pre_feedforward_layernorm.weight"],
-        "mlp_out_norm": ["post_feedforward_layernorm.weight"],
-    }
-)
+_LAYER = LLAMA_LAYER | {
+    "mixer_out_norm": ["post_attention_layernorm.weight"],
+    "mlp_norm": ["pre_feedforward_layernorm.weight"],
+    "mlp_out_norm": ["post_feedforward_layernorm.weight"],
+}
+_NAMES = model_names(_LAYER)
 
-_OPTIONS = {name: field for name, field in (CORE | SIZES | ROTARY).items() if name != "hidden_act"} | {
+_OPTIONS = without(ROTARY_DECODER, "hidden_act") | {
     "tie_word_embeddings": flag(True),
     "num_key_value_heads": HEADS.optional(4),
     "head_dim": HEAD_DIM.optional(256),
@@ -49,14 +60,6 @@ def _write(config: ModelConfig) -> dict:
     }
 
 
-def _read_gemma2(options: dict, where: str) -> dict:
-    return _read(options, where, 2) | dict(attention_softcap=options["attn_logit_softcapping"])
-
-
-def _write_gemma2(config: ModelConfig) -> dict:
-    return _write(config) | {"attn_logit_softcapping": config.attention_softcap}
-
-
 def _read_gemma3(options: dict, where: str) -> dict:
     """Global layers may be stretched. Local layers have a theta of their own."""
     kinds = options["rope_parameters"] or {}
@@ -88,8 +91,8 @@ GEMMA2 = Family(
     },
     _NAMES,
     refused="attention_bias, use_bidirectional_attention",
-    read=_read_gemma2,
-    write=_write_gemma2,
+    read=lambda options, where: _read(options, where, 2) | dict(attention_softcap=options["attn_logit_softcapping"]),
+    write=lambda config: _write(config) | {"attn_logit_softcapping": config.attention_softcap},
     renamed={"hidden_act": "hidden_activation"},
     harmless=_HARMLESS,
 )

@@ -25,6 +25,7 @@ from ..schemas import (
     POSITIONS,
     SIZES,
     WINDOW,
+    without,
 )
 from .base import LLAMA_LAYER, Family, every, first_window, layer_types, model_names, read_windows
 
@@ -155,7 +156,7 @@ GEMMA4 = Family(
     "Gemma4ForCausalLM",
     "Gemma 4 E2B, E4B and 31B",
     CORE
-    | {name: field for name, field in SIZES.items() if name != "hidden_act"}
+    | without(SIZES, "hidden_act")
     | {
         "tie_word_embeddings": flag(True),
         "num_attention_heads": HEADS.otherwise(8),

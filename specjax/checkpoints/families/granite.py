@@ -9,7 +9,7 @@ from ...models.mixers import Mamba2Config
 from ...models.rope import Rope
 from ..json_fields import choice, flag, integer, list_of
 from ..rope_options import read_rope
-from ..schemas import BOUND, DECODER, HEADS, POSITIONS, SIZE
+from ..schemas import BOUND, DECODER, HEADS, POSITIONS, SIZE, without
 from .base import LLAMA_LAYER, Family, model_names, read_layer_types
 from .mamba2 import NO_LIMIT, mamba_names
 from .mixtures import TRAINING
@@ -129,7 +129,7 @@ GRANITE4 = Family(
     "granitemoehybrid",
     "GraniteMoeHybridForCausalLM",
     "Granite 4.0 350M, 1B and Micro, and H-350M, H-1B and H-Micro",
-    {name: field for name, field in _OPTIONS.items() if name != "intermediate_size"}
+    without(_OPTIONS, "intermediate_size")
     | _MAMBA
     | {
         "shared_intermediate_size": SIZE.otherwise(1024),

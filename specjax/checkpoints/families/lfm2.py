@@ -3,7 +3,7 @@
 from ...models.config import ModelConfig
 from ...models.mixers import ShortConvConfig
 from ..json_fields import choice, flag, integer, list_of, number
-from ..schemas import CORE, EPS, HEAD_DIM, HEADS, POSITIONS, ROTARY, SIZE, SIZES
+from ..schemas import EPS, HEAD_DIM, HEADS, POSITIONS, ROTARY_DECODER, SIZE, without
 from .base import LLAMA_LAYER, Family, layer_names, read_layer_types
 
 _LAYER = LLAMA_LAYER | {
@@ -59,8 +59,7 @@ LFM2 = Family(
     "lfm2",
     "Lfm2ForCausalLM",
     "LFM2 and LFM2.5 350M to 2.6B",
-    CORE
-    | {name: field for name, field in (SIZES | ROTARY).items() if name not in ("hidden_act", "rms_norm_eps")}
+    without(ROTARY_DECODER, "hidden_act", "rms_norm_eps")
     | {
         "tie_word_embeddings": flag(True),
         "tie_embedding": flag(None),

@@ -5,7 +5,18 @@ from ...models.config import ModelConfig
 from ...models.feed_forwards import ExpertsConfig, GatedMlpConfig
 from ...models.kinds import FeedForwardConfig
 from ..json_fields import Field, flag, integer, list_of, number
-from ..schemas import CORE, HEAD_DIM, HEADS, LAYER_TYPES, LONGEST, NEVER, POSITIONS, ROTARY, SIZE, SIZES, WINDOW
+from ..schemas import (
+    HEAD_DIM,
+    HEADS,
+    LAYER_TYPES,
+    LONGEST,
+    NEVER,
+    POSITIONS,
+    ROTARY_DECODER,
+    SIZE,
+    SIZES,
+    WINDOW,
+)
 from .base import LLAMA_LAYER, Family, every, first_window, layer_types, model_names, read_windows
 
 COUNT = integer(1, 4096)
@@ -34,9 +45,7 @@ _GPT_OSS_LAYER = (
     }
 )
 
-_WINDOWED = (
-    CORE | SIZES | ROTARY | {"head_dim": HEAD_DIM, "attention_bias": flag(), "sliding_window": WINDOW.optional()}
-)
+_WINDOWED = ROTARY_DECODER | {"head_dim": HEAD_DIM, "attention_bias": flag(), "sliding_window": WINDOW.optional()}
 _QWEN = _WINDOWED | {
     "max_position_embeddings": POSITIONS.otherwise(32768),
     "num_experts_per_tok": COUNT,
@@ -64,18 +73,13 @@ def local_experts(positions: int, count: int, chosen: int) -> dict[str, Field]:
 
     The arguments are the other defaults: positions, experts, and those that a token chooses.
     """
-    return (
-        CORE
-        | SIZES
-        | ROTARY
-        | {
-            "num_key_value_heads": HEADS.otherwise(8),
-            "head_dim": integer(2, 4096).otherwise(128),
-            "max_position_embeddings": POSITIONS.otherwise(positions),
-            "num_local_experts": COUNT.otherwise(count),
-            "num_experts_per_tok": COUNT.otherwise(chosen),
-        }
-    )
+    return ROTARY_DECODER | {
+        "num_key_value_heads": HEADS.otherwise(8),
+        "head_dim": integer(2, 4096).otherwise(128),
+        "max_position_embeddings": POSITIONS.otherwise(positions),
+        "num_local_experts": COUNT.otherwise(count),
+        "num_experts_per_tok": COUNT.otherwise(chosen),
+    }
 
 
 def experts_of(config: ModelConfig) -> ExpertsConfig:
@@ -144,10 +148,6 @@ def _write_qwen2(config: ModelConfig) -> dict:
     assert shared is not None
     sizes = {"shared_expert_intermediate_size": shared.intermediate_size}
     return _write_qwen(config) | sizes | {"qkv_bias": config.qkv_bias, "layer_types": layer_types(config)}
-
-
-def _write_qwen3(config: ModelConfig) -> dict:
-    return _write_qwen(config) | {"attention_bias": config.qkv_bias}
 
 
 def _read_gpt_oss(options: dict, where: str) -> dict:
@@ -237,7 +237,7 @@ QWEN3_MOE = Family(
     },
     model_names(LLAMA_LAYER | QWEN_EXPERTS),
     read=_read_qwen3,
-    write=_write_qwen3,
+    write=lambda config: _write_qwen(config) | {"attention_bias": config.qkv_bias},
     harmless=TRAINING | {"max_window_layers"},
     drafters="EAGLE-3, DFlash",
 )

@@ -11,13 +11,11 @@ from ..rope_options import read_rope, read_table, write_rope
 from ..schemas import DECODER, EPS, HEADS, LAYER_TYPES, POSITIONS, WINDOW
 from .base import LLAMA_LAYER, Family, every, model_names, read_windows, write_windows
 
-_NAMES = model_names(
-    LLAMA_LAYER
-    | {
-        "mixer_out_norm": ["post_attention_layernorm.weight"],
-        "mlp_out_norm": ["post_feedforward_layernorm.weight"],
-    }
-)
+_LAYER = LLAMA_LAYER | {
+    "mixer_out_norm": ["post_attention_layernorm.weight"],
+    "mlp_out_norm": ["post_feedforward_layernorm.weight"],
+}
+_NAMES = model_names(_LAYER)
 _OPTIONS = DECODER | {
     "max_position_embeddings": POSITIONS.otherwise(2048),
     "rms_norm_eps": EPS.otherwise(1e-5),

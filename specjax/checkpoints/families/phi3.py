@@ -2,7 +2,7 @@
 
 from ...models.config import ModelConfig
 from ..json_fields import Field, integer
-from ..schemas import CORE, EPS, HEAD_DIM, NEVER, POSITIONS, ROPE, ROTARY, SIZES, WINDOW
+from ..schemas import EPS, HEAD_DIM, NEVER, POSITIONS, ROPE, ROTARY_DECODER, WINDOW
 from .base import LLAMA_LAYER, Family, first_window, model_names
 
 _NAMES = model_names(
@@ -35,9 +35,7 @@ PHI3 = Family(
     "phi3",
     "Phi3ForCausalLM",
     "Phi-3 and Phi-3.5 mini and medium, Phi-4, Phi-4-mini",
-    CORE
-    | SIZES
-    | ROTARY
+    ROTARY_DECODER
     | {
         "rope_scaling": _TABLE,
         "rope_parameters": _TABLE,

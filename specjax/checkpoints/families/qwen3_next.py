@@ -8,7 +8,7 @@ from ...models.feed_forwards import ExpertsConfig, GatedMlpConfig
 from ...models.mixers import AttentionConfig, DeltaRuleConfig
 from ..json_fields import choice, flag, integer, list_of
 from ..rope_options import read_rope
-from ..schemas import CORE, HEAD_DIM, HEADS, POSITIONS, ROPE, ROTARY, SIZE, SIZES
+from ..schemas import HEAD_DIM, HEADS, POSITIONS, ROPE, ROTARY_DECODER, SIZE
 from .base import LLAMA_LAYER, Family, model_names, read_layer_types
 from .mixtures import COUNT, QWEN_EXPERTS, TRAINING, of_layers
 
@@ -26,25 +26,20 @@ _PARTS = {
 }
 
 _DIM = integer(1, 4096)
-_OPTIONS = (
-    CORE
-    | SIZES
-    | ROTARY
-    | {
-        "head_dim": HEAD_DIM.optional(256),
-        "max_position_embeddings": POSITIONS.otherwise(32768),
-        "partial_rotary_factor": ROPE["partial_rotary_factor"],
-        "attention_bias": flag(),
-        "attn_output_gate": choice(True).optional(True),
-        "layer_types": list_of(choice("linear_attention", "full_attention")).optional(),
-        "full_attention_interval": integer(1, 1024).otherwise(4),
-        "linear_conv_kernel_dim": integer(2, 64).otherwise(4),
-        "linear_key_head_dim": _DIM.otherwise(128),
-        "linear_value_head_dim": _DIM.otherwise(128),
-        "linear_num_key_heads": HEADS.otherwise(16),
-        "linear_num_value_heads": HEADS.otherwise(32),
-    }
-)
+_OPTIONS = ROTARY_DECODER | {
+    "head_dim": HEAD_DIM.optional(256),
+    "max_position_embeddings": POSITIONS.otherwise(32768),
+    "partial_rotary_factor": ROPE["partial_rotary_factor"],
+    "attention_bias": flag(),
+    "attn_output_gate": choice(True).optional(True),
+    "layer_types": list_of(choice("linear_attention", "full_attention")).optional(),
+    "full_attention_interval": integer(1, 1024).otherwise(4),
+    "linear_conv_kernel_dim": integer(2, 64).otherwise(4),
+    "linear_key_head_dim": _DIM.otherwise(128),
+    "linear_value_head_dim": _DIM.otherwise(128),
+    "linear_num_key_heads": HEADS.otherwise(16),
+    "linear_num_value_heads": HEADS.otherwise(32),
+}
 _IMAGES = frozenset({"mrope_section", "mrope_interleaved"})
 """Rotary options that give the parts of a picture positions of their own. Text has one position."""
 

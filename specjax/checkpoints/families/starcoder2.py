@@ -2,7 +2,7 @@
 
 from ...models.config import ModelConfig
 from ..json_fields import choice, flag
-from ..schemas import ACTIVATION, CORE, EPS, HEAD_DIM, HEADS, POSITIONS, ROTARY, SIZES, WINDOW
+from ..schemas import ACTIVATION, EPS, HEAD_DIM, HEADS, POSITIONS, ROTARY_DECODER, WINDOW, without
 from .base import LLAMA_LAYER, Family, first_window, model_names, with_biases
 
 _NAMES = model_names(
@@ -29,8 +29,7 @@ STARCODER2 = Family(
     "starcoder2",
     "Starcoder2ForCausalLM",
     "StarCoder 2 3B, 7B, 15B",
-    CORE
-    | {name: field for name, field in (SIZES | ROTARY).items() if name != "rms_norm_eps"}
+    without(ROTARY_DECODER, "rms_norm_eps")
     | {
         "tie_word_embeddings": flag(True),
         "hidden_act": ACTIVATION.otherwise("gelu_pytorch_tanh"),

@@ -2,12 +2,12 @@
 
 from llvmlite import ir
 
-from .host_call import address_of
+from .host_routines import address_of
 from .llvm import I64, OPERAND, POINTER, RESULT, VOID, Call
 
 
 def host_call(name: str, routine: str) -> Call:
-    """The kernel: calls a C function, see ``kernels.cpu.host_call.address_of``.
+    """The kernel: calls a C function, see ``host_routines.address_of``.
 
     Its arguments are the numbers, the rows and the columns of the operand, then of the result.
     """

@@ -73,9 +73,7 @@ def fit(samples: Sequence[Sample], batch: int) -> Latency:
 
 
 def measure_samples(
-    shapes: Iterable[tuple[ModelConfig, int]],
-    batch: int,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    shapes: Iterable[tuple[ModelConfig, int]], batch: int, progress: Callable[[int, int], None] = lambda done, of: None
 ) -> list[Sample]:
     """Times one token of random models on this device. The models alternate.
 
