@@ -77,9 +77,7 @@ def merge_adapter(
 
     Args:
       tensors: the model's tensors, see ``tensors.open_tensors``.
-      adapter_tensors: the adapter's tensors.
       directory: the adapter's, with ``adapter_config.json``.
-      config: the model's configuration.
       where: the model's directory, for messages.
 
     Raises CheckpointError for an adapter of another model, and ConfigError for options that are not

@@ -6,7 +6,7 @@ To add a method, write a file in this folder and add a line to ``METHODS``.
 import dataclasses
 from collections.abc import Sequence
 
-from ..core.checks import plain, shorten, suggest
+from ..core.checks import check_known, plain
 from ..errors import RequestError
 from ..heads.base import Head
 from ..loop.drafter import Drafter, Models, Nothing, TargetCopy, TrainedHead
@@ -110,10 +110,7 @@ def split_methods(method: str | Sequence[str]) -> list[str]:
             f"the list of methods is empty; name one of {', '.join(METHODS)}, or several such as ngram,draft_model"
         )
     for name in names:
-        if name not in METHODS:
-            raise RequestError(
-                f"method {shorten(name)} is unknown{suggest(name, METHODS) or '; use one of ' + ', '.join(METHODS)}"
-            )
+        check_known("method", name, METHODS)
     if len(names) > 1 and any(isinstance(METHODS[name].needs, TrainedHead) for name in names):
         chains = ", ".join(sorted(name for name, drafter in METHODS.items() if issubclass(drafter, Member)))
         raise RequestError(f"a list of methods may name only methods that draft chains: {chains}")
@@ -144,10 +141,7 @@ def check_options(method: str | Sequence[str], options) -> None:
     own = own_options(method)
     known = all_options()
     for name in options:
-        if name not in known:
-            raise RequestError(
-                f"option {shorten(name)} is unknown{suggest(name, known) or '; use ' + ', '.join(known)}"
-            )
+        check_known("option", name, known)
         if name not in own:
             title = method if isinstance(method, str) else ",".join(method)
             mend = f"it takes {', '.join(own)}" if own else "it takes none"
@@ -218,8 +212,7 @@ def _replace(drafter: Drafter, options: dict) -> Drafter:
 def _make_adaptive(drafter: Drafter, options: dict) -> Drafter:
     """The drafter, inside ``Adaptive`` if the options ask for it and it drafts chains."""
     length = options.get("draft_length", "fixed")
-    if length not in LENGTHS:
-        raise RequestError(f"draft_length {shorten(length)} is unknown; use one of {', '.join(LENGTHS)}")
+    check_known("draft_length", length, LENGTHS)
     if length == "fixed" or not isinstance(drafter, Member):
         return drafter
     known = {field.name for field in dataclasses.fields(Adaptive)}

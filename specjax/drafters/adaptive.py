@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from ..core.checks import per_row
+from ..core.checks import check_known, per_row
 from ..core.tree import chain
 from ..errors import RequestError
 from ..loop.chooser import Chooser
@@ -83,8 +83,7 @@ class Adaptive(Wrapper, Chooser):
     length: int | None = None
 
     def __post_init__(self):
-        if self.draft_length not in LENGTHS[1:]:
-            raise RequestError(f"draft_length {self.draft_length!r} is unknown; use one of {', '.join(LENGTHS)}")
+        check_known("draft_length", self.draft_length, LENGTHS[1:])
         if not isinstance(self.drafter, Member):
             raise RequestError(
                 "draft_length is for methods that draft chains, such as draft_model, ngram and suffix; leave it out"

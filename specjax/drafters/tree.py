@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from ..core.checks import check_known
 from ..core.tree import Topology, Tree, as_topology, expansion
 from ..errors import RequestError
 from ..loop.drafter import Models
@@ -94,8 +95,7 @@ class DraftTree(Drawing, Reading):
 
     def __post_init__(self):
         object.__setattr__(self, "tree", as_topology(self.tree))
-        if self.siblings not in SIBLINGS:
-            raise RequestError(f"siblings {self.siblings!r} is unknown; use one of {', '.join(SIBLINGS)}")
+        check_known("siblings", self.siblings, SIBLINGS)
         if self.siblings != "top_k" and not level_order(self.tree).dense:
             raise RequestError(
                 "the tree leaves out a rank, and drawn siblings have all ranks from 0; number children from 0 or use "

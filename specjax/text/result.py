@@ -67,7 +67,6 @@ def results_of(
     """One Result for each row. Raises NumericsError if a row failed.
 
     Args:
-      rule: the name of the acceptance rule.
       session: tells the choices of a method that chooses.
       together: the rows that were decoded together, if they are more than those of ``decoding``.
     """

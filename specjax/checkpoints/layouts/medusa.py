@@ -52,7 +52,6 @@ def read_sizes(checkpoint: RawCheckpoint, output: str, target: ModelConfig) -> d
     """The sizes of the target and the dtype of weights.
 
     Args:
-      checkpoint: the checkpoint of the heads.
       output: the name of the first head's output matrix, of shape [vocabulary, width].
       target: gives the number of layers and the dtype where config.json has none.
 

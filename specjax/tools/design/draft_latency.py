@@ -79,7 +79,6 @@ def measure_samples(
 
     Args:
       shapes: configurations, and the number of tokens in each row of the cache.
-      batch: the number of rows.
       progress: called with the number of timed runs done and of all timed runs.
     """
     timers = {}

@@ -179,10 +179,8 @@ def plan_rounds(generator: Generator, blank: Generator, device: str, batch: int,
     """The planned seconds of rounds at one batch, one value each.
 
     Args:
-      generator: the generator of the method.
       blank: the generator of rounds without a draft, see ``round_time.without_draft``.
       device: a device with its topology, see ``plan.devices.parse_device``.
-      batch: the number of rows.
       length: the tokens of a row, prompt and output.
 
     Raises RequestError as ``plan.plan.plan`` does.

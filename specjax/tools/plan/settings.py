@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...checkpoints.config import read_shape
 from ...checkpoints.weight_bytes import stored_bytes
-from ...core.checks import field_names, shorten, suggest
+from ...core.checks import check_known, field_names, shorten
 from ...core.read_files import read_toml
 from ...drafters import check_drafts, check_options, default_method, make_drafter, needs_of
 from ...errors import RequestError
@@ -44,9 +44,7 @@ def read_settings(path: str | Path) -> dict:
     path = Path(os.path.expanduser(path))
     table = read_toml(path, str(path), mend="name a TOML file such as those in configs/plans/")
     for key, value in table.items():
-        if key not in KEYS:
-            mend = suggest(key, KEYS) or f"; use {', '.join(KEYS)}"
-            raise RequestError(f"{path}: key {shorten(key)} is unknown{mend}")
+        check_known(f"{path}: key", key, KEYS)
         if type(value) is not KEYS[key] or isinstance(value, list) and not all(isinstance(x, str) for x in value):
             raise RequestError(f"{path}: {key} = {shorten(value)} must be {_WORDS[KEYS[key]]}")
     if unknown := table.get("mesh", {}).keys() - set(AXES):
@@ -106,8 +104,7 @@ def make_plan(settings: Mapping) -> dict:
 def make_planned_drafter(method: str, target: ModelConfig, drafting: dict) -> Drafter:
     """The drafter of a method; a method with a trained head gets a head of the usual shape.
 
-    Args:
-      drafting: the method's options.
+    ``drafting``: the method's options.
 
     Raises RequestError as ``make_drafter`` does.
     """

@@ -216,8 +216,7 @@ def _rewind(state, bare):
 
     Recurrent states go on. Their values do not change the time of a round.
 
-    Args:
-      bare: the state as it was, see ``without_keys``.
+    ``bare``: the state as it was, see ``without_keys``.
     """
 
     def keep_keys(old, new):

@@ -167,7 +167,7 @@ def test_heads_of_usual_shapes_exist_for_all_methods():
     ("text", "named"),
     [
         ('modell = "x"', "key 'modell' is unknown; did you mean model?"),
-        ("zzz = 1", "key 'zzz' is unknown; use model, draft, "),
+        ("zzz = 1", "key 'zzz' is unknown; use one of model, draft, "),
         ('batch = "8"', "batch = '8' must be a whole number"),
         ("draft = [1]", "must be a list of strings"),
         ("mesh = 8", "must be a table"),

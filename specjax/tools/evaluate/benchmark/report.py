@@ -167,8 +167,7 @@ def work_of_round(generator: Generator, prompt: list[int]) -> Work:
     generator's capacity. Of a method that chooses a shape for each round it is a round with the
     largest drafts.
 
-    Args:
-      prompt: token ids of a prompt, for the state of a batch.
+    ``prompt``: token ids of a prompt, for the state of a batch.
     """
     session = generator.session
     state = generator.start([prompt], max_new_tokens=1).state
