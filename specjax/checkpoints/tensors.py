@@ -44,6 +44,9 @@ BlocksOf = Callable[[str, int], list[Block]]
 _TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
 """The types of tensors that are read. Other types belong to quantised weights."""
 
+_ROWS = 4096
+"""The rows that are compared at once."""
+
 
 def abstract_decoder(config: ModelConfig, dtype=None) -> Decoder:
     """A Decoder that holds shapes instead of arrays."""
@@ -238,10 +241,6 @@ def open_tensors(directory: Path, stack: ExitStack, files: Sequence[str] = WEIGH
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: truncated or corrupt ({error}); download it again") from None
     return tensors
-
-
-_ROWS = 4096
-"""The rows that are compared at once."""
 
 
 def untie_if_different(config: ModelConfig, stored: dict[str, Any], where) -> ModelConfig:

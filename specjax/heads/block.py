@@ -19,11 +19,10 @@ from ..models.attention import Seen
 from ..models.base import Output
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
-from ..models.draft_vocabulary import over_target_vocabulary
+from ..models.draft_vocabulary import LACKING, over_target_vocabulary
 from ..models.kinds import LayerConfig
 from ..models.layer import Layer, Nodes
 from ..models.layers import linear, lookup, matrix, param, rms_norm, value_of
-from ..models.vocabulary_intersection import LACKING
 from .base import HeadModule, Kind, embeddings, run_own_layers
 from .block_config import BlockConfig
 from .convolution import ConvolvedLayer

@@ -44,6 +44,8 @@ from .tokens import DetokenizeRequest, TokenizeRequest, describe_tokenizer, deto
 _BODIES = CompletionRequest, ChatRequest, ResponsesRequest, MessagesRequest, TokenizeRequest, DetokenizeRequest
 PAGE = Path(__file__).with_name("page.html")
 
+_PLACE = "#/components/schemas/{model}"
+
 
 def make_app(
     engine: Engine, options: ServerOptions | None = None, *, compiling: Callable[[], int] = lambda: 0, **keywords
@@ -192,9 +194,6 @@ def _model(request: Request) -> dict:
         "parent": None,
         "max_model_len": longest(state.engine),
     }
-
-
-_PLACE = "#/components/schemas/{model}"
 
 
 def with_body(kind: type[BaseModel]) -> dict[str, Any]:

@@ -28,6 +28,11 @@ LLAMA_LAYER = {
 Three tensors are queries, keys and values, and two are the gate and the up projection.
 """
 
+_EXPERTS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+"""The names of the matrices of an expert, as most families have them."""
+
+Windows = tuple[int | None, ...]
+
 
 def layer_names(prefix: str, layer: Names = LLAMA_LAYER) -> dict[str, list[str | Tensor]]:
     """The tensors of each parameter of decoder layers, whose names begin with ``prefix``.
@@ -42,10 +47,6 @@ def model_names(layer: Names = LLAMA_LAYER) -> dict[str, list[str | Tensor]]:
     tables = {"embed": "model.embed_tokens.weight", "norm": "model.norm.weight", "head": "lm_head.weight"}
     outside: dict[str, list[str | Tensor]] = {path: [name] for path, name in tables.items()}
     return outside | layer_names("model.layers.N", layer)
-
-
-_EXPERTS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
-"""The names of the matrices of an expert, as most families have them."""
 
 
 def with_biases(modules: Mapping[str, str]) -> dict[str, list[str | Tensor]]:
@@ -128,9 +129,6 @@ def read_layer_types(options: dict, where: str, default: Sequence[str] = (), nee
     if needed and needed not in kinds:
         raise ConfigError(f"{where}: layer_types has no {needed}; a layer must have it")
     return kinds
-
-
-Windows = tuple[int | None, ...]
 
 
 def read_windows(options: dict, where: str, default: Windows) -> Windows:

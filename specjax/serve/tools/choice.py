@@ -11,6 +11,9 @@ from .formats import ToolFormat
 
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
+_COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""llguidance's options for JSON as Python and chat templates write it."""
+
 
 class Function(BaseModel):
     """A function that the model may call.
@@ -100,10 +103,6 @@ def plain_calls(calls: Sequence[dict[str, Any]], where: str) -> list[dict]:
             raise ServeError(400, f"{where}: {problem}; mend it", param="messages")
         plain.append(call | {"function": function | {"arguments": arguments}})
     return plain
-
-
-_COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""llguidance's options for JSON as Python and chat templates write it."""
 
 
 def calls_grammar(form: ToolFormat, functions: Sequence[Mapping], *, several: bool, with_mark: bool) -> str:

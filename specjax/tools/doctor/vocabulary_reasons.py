@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...checkpoints.load import LanguageModel
+from ...models.draft_vocabulary import Translated
 from ...models.layers import lookup
-from ...models.vocabulary_intersection import Translated
 from ...requests.chat import render_chat
 from .distributions import Places, compare_places
 from .measurements import Evidence, Reason, if_accepted_more, tokens_of

@@ -17,6 +17,9 @@ from ..fidelity import difference
 from ..suites import Question
 from .answers import Turn
 
+COUNTERS = Path("/sys/class/powercap")
+"""The directory in which Linux shows the counters, as a rule only to the administrator."""
+
 
 class Timed(NamedTuple):
     """A result, the seconds until its first round was done, and its joules."""
@@ -136,10 +139,6 @@ def lengths_of_rounds(from_draft: Sequence[bool]) -> list[int]:
     ends = [i + 1 for i, is_draft in enumerate(from_draft) if not is_draft]
     ends += [len(from_draft)] * (bool(from_draft) and from_draft[-1])
     return [end - start for start, end in zip([0, *ends], ends)]
-
-
-COUNTERS = Path("/sys/class/powercap")
-"""The directory in which Linux shows the counters, as a rule only to the administrator."""
 
 
 def read_joules(counters: Path | None = None) -> float | None:
