@@ -145,17 +145,12 @@ def place_of(i: Instruction) -> int:
 
 def operands_of(i: Instruction) -> list[str]:
     """The names of the operands, in their order."""
-    return _NAME.findall(_arguments(i))
+    return _NAME.findall(i.text.partition(f" {i.opcode}(")[2].partition("), ")[0])
 
 
 def result_of(i: Instruction) -> str:
     """The type of the result, as the text spells it."""
     return i.text.partition(" = ")[2].partition(f" {i.opcode}(")[0]
-
-
-def _arguments(i: Instruction) -> str:
-    rest = i.text.partition(f" {i.opcode}(")[2]
-    return rest.partition("), ")[0]
 
 
 def layouts(result: str) -> list[str]:
