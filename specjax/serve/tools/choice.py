@@ -1,4 +1,4 @@
-"""The fields of a request with tools, and what they ask of the text."""
+"""The fields of a request with tools, and the grammar that they ask of the text."""
 
 import json
 from collections.abc import Mapping, Sequence

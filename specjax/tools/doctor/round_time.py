@@ -1,4 +1,7 @@
-"""Times the rounds of a method here: whole, without the draft, and plain rounds beside them."""
+"""The times of a method's rounds, whole and without the draft, and of plain rounds beside them.
+
+They are measured here, or planned for a device that is not at hand.
+"""
 
 import copy
 import dataclasses

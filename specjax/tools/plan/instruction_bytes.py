@@ -1,4 +1,4 @@
-"""The bytes that one run of an instruction moves."""
+"""The bytes that one run of an instruction moves, and the parts of its text."""
 
 import math
 import re

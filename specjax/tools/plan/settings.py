@@ -1,4 +1,4 @@
-"""The settings of a plan by name, from a TOML file or the command line."""
+"""The settings of a plan by name, from a TOML file or the command line, and the planned drafter."""
 
 import os
 from collections.abc import Mapping
