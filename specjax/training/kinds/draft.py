@@ -67,7 +67,10 @@ class DraftShape(Shape):
         )  # fmt: skip
 
     def load(self, target: LanguageModel) -> Decoder:
-        """``start`` in float32. Raises RequestError for another vocabulary than the target's."""
+        """The model ``start`` in float32.
+
+        Raises RequestError where its vocabulary is not the target's.
+        """
         draft = load(self.start, dtype="float32")
         same_size = draft.config.vocab_size == target.config.vocab_size
         if not same_size or draft.tokenizer.get_vocab() != target.tokenizer.get_vocab():
@@ -105,7 +108,10 @@ class DraftLoss:
         target: Decoder,
         earlier: Sequence[Decoder] = (),
     ) -> jax.Array:
-        """See ``Kind``. With ``earlier`` drafts, tokens count that all of them miss."""
+        """The loss, see ``Kind``.
+
+        With ``earlier`` drafts, only tokens count that all of them miss.
+        """
         # 1. The losses that have a weight.
         lk_lambda = partial(losses.lk_lambda, scale=self.lk_scale, fall=self.lk_fall)
         terms = [
