@@ -12,7 +12,7 @@ from specjax.models.quantised_products import multiply
 from specjax.models.quantised_weights import Quantised
 from specjax.tools.plan import hlo, traffic
 from specjax.tools.plan.devices import compile_only, parse_device
-from specjax.tools.plan.instruction_text import FAST, result_of
+from specjax.tools.plan.instruction_bytes import FAST, result_of
 
 pytestmark = pytest.mark.slow
 

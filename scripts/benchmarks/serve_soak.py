@@ -34,8 +34,8 @@ from serve_process import NAME, Server, serve
 
 import specjax
 from specjax.cli.parser import integer
+from specjax.serve.tools.choice import calls_grammar
 from specjax.serve.tools.formats import FORMATS
-from specjax.serve.tools.grammar import calls_grammar
 from specjax.tools.evaluate import held_out_prompts
 from specjax.tools.evaluate.report import markdown_table
 

@@ -73,13 +73,11 @@ def merge_adapter(
     """The tensors of a language model with an adapter merged, and the model's configuration.
 
     The adapter may bring tables of embeddings with more tokens. If it changes one of two tied
-    tables, the model has both, see ``tied_head``.
+    tables, the model has both, see ``tensors``.
 
     Args:
       tensors: the model's tensors, see ``tensors.open_tensors``.
-      adapter_tensors: the adapter's tensors.
       directory: the adapter's, with ``adapter_config.json``.
-      config: the model's configuration.
       where: the model's directory, for messages.
 
     Raises CheckpointError for an adapter of another model, and ConfigError for options that are not

@@ -138,7 +138,6 @@ def blocks(path: str, rows: int, names: Names, config: ModelConfig | None) -> li
     tensor. A single tensor for several matrices has them group by group.
 
     Args:
-      path: the path of the parameter.
       rows: the number of rows of the parameter.
       names: see ``source_tensors``.
       config: the configuration of the model, None for a module without layers.

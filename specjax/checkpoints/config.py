@@ -90,10 +90,7 @@ def read_shape(model: str | Path) -> ModelConfig:
 
 
 def config_file(model: str | Path) -> Path:
-    """The file with the configuration that ``read_shape`` reads.
-
-    Raises CheckpointError for none.
-    """
+    """The configuration that ``read_shape`` reads. Raises CheckpointError for none."""
     path = ZOO / model if str(model) in zoo() else Path(os.path.expanduser(model))
     if not os.path.exists(path):
         raise CheckpointError(f"no model shape {shorten(str(model), 150)}; name a config.json, or a directory with one")
@@ -183,10 +180,7 @@ def text_options(raw: dict, where: str) -> dict:
 
 
 def check_dtype(dtype: Any) -> str:
-    """The name of a dtype of weights.
-
-    Raises RequestError for a dtype that is not among ``DTYPES``.
-    """
+    """The name of a dtype of weights. Raises RequestError for one that is not in ``DTYPES``."""
     try:
         name = str(jnp.dtype(dtype))
     except TypeError:

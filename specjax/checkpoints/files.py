@@ -39,10 +39,7 @@ def check_file(path: Path) -> None:
 
 
 def read_json(path: Path) -> dict:
-    """The object in a JSON file.
-
-    Raises CheckpointError for a file that is missing, too large, or not a JSON object.
-    """
+    """The object in a JSON file. Raises CheckpointError for a file without one."""
     try:
         check_file(path)
         value = read_value(path, str(path), CheckpointError)

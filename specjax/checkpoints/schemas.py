@@ -1,6 +1,8 @@
 """The options of ``config.json`` of each family: their types, ranges and defaults."""
 
-from .json_fields import choice, flag, integer, list_of, number, table, text
+from collections.abc import Mapping
+
+from .json_fields import Field, choice, flag, integer, list_of, number, table, text
 
 DTYPES = ("float32", "bfloat16", "float16")
 """The types that weights may have in memory."""
@@ -69,7 +71,10 @@ SIZES = {
 }
 """The sizes that most families have under these names."""
 
-DECODER = CORE | SIZES | ROTARY | {"head_dim": HEAD_DIM}
+ROTARY_DECODER = CORE | SIZES | ROTARY
+"""The options of decoders with rotary positions."""
+
+DECODER = ROTARY_DECODER | {"head_dim": HEAD_DIM}
 """The options of Llama, which most families share."""
 
 HARMLESS = {
@@ -125,3 +130,8 @@ ROPE = {
     "partial_rotary_factor": number(0, 1).optional(),
 }
 """Options in ``rope_scaling`` and ``rope_parameters``; ``type`` is the old ``rope_type``."""
+
+
+def without(options: Mapping[str, Field], *names: str) -> dict[str, Field]:
+    """The options but those of these names."""
+    return {name: field for name, field in options.items() if name not in names}

@@ -21,7 +21,7 @@ from ..models.offload import to_host
 from ..models.quantised_weights import Quantised, scheme_of
 from ..models.rounding import is_quantisable
 from .adapters import ADAPTER_WEIGHTS, merge_adapter
-from .blocks import Block, blocks
+from .blocks import Block, blocks, name_of
 from .config import config_place, read_config, read_raw, to_hf
 from .experts import LAYER, stack_experts, unstack_experts
 from .families import FAMILIES, NAMES, name_in, names_in, tensors_in
@@ -34,7 +34,6 @@ from .packed.parameters import Source, read_parameter
 from .packed.weights import unpack_tensors, without_zero_biases
 from .placement import Placement
 from .shape_check import check_tensors, least_shapes
-from .tied_head import untie_if_different
 from .torch_files import open_torch
 
 M = TypeVar("M", bound=nnx.Module)
@@ -44,6 +43,9 @@ BlocksOf = Callable[[str, int], list[Block]]
 
 _TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
 """The types of tensors that are read. Other types belong to quantised weights."""
+
+_ROWS = 4096
+"""The rows that are compared at once."""
 
 
 def abstract_decoder(config: ModelConfig, dtype=None) -> Decoder:
@@ -239,3 +241,31 @@ def open_tensors(directory: Path, stack: ExitStack, files: Sequence[str] = WEIGH
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: truncated or corrupt ({error}); download it again") from None
     return tensors
+
+
+def untie_if_different(config: ModelConfig, stored: dict[str, Any], where) -> ModelConfig:
+    """The configuration, untied if the checkpoint has both tables and their numbers differ.
+
+    Transformers keeps both tables then, whatever the configuration says.
+
+    Args:
+      stored: the checkpoint's tensors, see ``tensors.open_tensors``.
+      where: the file of the configuration, for the warning.
+    """
+    names = names_in(config, stored)
+    embed, head = name_of(names["embed"][0]), name_of(names["head"][0])
+    both = config.tie_embeddings and embed != head and embed in stored and head in stored
+    if not both or _equal(stored[embed], stored[head]):
+        return config
+    message = f"{where}: tie_word_embeddings is true, but the checkpoint's {head} differs from {embed}; both are used"
+    warnings.warn(message, SpecjaxWarning, stacklevel=2)
+    return config.replace(tie_embeddings=False)
+
+
+def _equal(first, second) -> bool:
+    """Whether two tensors [rows, columns] have the same numbers."""
+    if tuple(first.get_shape()) != tuple(second.get_shape()):
+        return False
+    rows = first.get_shape()[0]
+    pieces = [(slice(low, min(low + _ROWS, rows)), slice(None)) for low in range(0, rows, _ROWS)]
+    return all(np.array_equal(first[piece], second[piece]) for piece in pieces)

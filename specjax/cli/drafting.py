@@ -14,10 +14,6 @@ from ..drafters.parts import ngram_statistics
 from ..text.round_times import read_costs
 from .fields import Flags, form_of, read_attributes
 
-_METAVARS = {"tree": "WIDTHS|FILE", "ngram_statistics": "FILE"}
-_DEFAULTS = {"draft_length": "fixed"}
-"""Defaults of ``make_drafter`` that differ from the field's default."""
-
 _REFERENCE = re.compile(r"as in ``(\w+)``")
 
 
@@ -31,9 +27,9 @@ def drafting_flags() -> dict[str, Flags]:
     for option in all_options():
         fields = {method: _field(method, option) for method in METHODS if option in own[method]}
         form = {"default": None, "help": _describe(option, fields).replace("%", "%%")}
-        form |= {"metavar": _METAVARS[option]} if option in _METAVARS else {}
-        kind = next(iter(fields.values()))[1].type
-        groups.setdefault(f"options of {_join(fields)}", {})[option] = form_of(kind, form)
+        _, field = next(iter(fields.values()))
+        flag = form_of(field.type, dict(field.metadata) | form)
+        groups.setdefault(f"options of {_join(fields)}", {})[option] = flag
     return groups
 
 
@@ -69,7 +65,7 @@ def _describe(option: str, fields: dict) -> str:
     own.sort(key=lambda cls: cls.__name__ not in referred)  # The sort is stable: else the first method's text.
     text = texts[own[0]].replace("``", "").rstrip(".") if own else "see the method"
     defaults = _describe_defaults(
-        {method: _DEFAULTS.get(option, field.default) for method, (_, field) in fields.items()}
+        {method: field.metadata.get("default", field.default) for method, (_, field) in fields.items()}
     )
     return text + (f" (default {defaults})" if defaults else "")
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import shtab
 
+from ..core.tree import Topology
 from . import parser
 
 Flags = dict[str, dict[str, Any]]
@@ -81,10 +82,7 @@ def _summarise(text: str) -> str:
 
 
 def form_of(kind: Any, form: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``add_argument`` for a field of the type ``kind``.
-
-    Those in ``form`` go before.
-    """
+    """The arguments of ``add_argument`` for a type. Those in ``form`` go before."""
     form = dict(form)
     least = form.pop("least", None)
     most = form.pop("most", None)
@@ -99,7 +97,9 @@ def form_of(kind: Any, form: Mapping[str, Any]) -> dict[str, Any]:
         kind = typing.get_args(kind)[0]
     if "choices" in form:
         return form
-    kinds = {int: (int, "N"), float: (float, "X"), Path: (parser.path, "FILE")}
+    kinds = {
+        int: (int, "N"), float: (float, "X"), Path: (parser.path, "FILE"), Topology: (parser.name, "WIDTHS|FILE"),
+    }  # fmt: skip
     convert, metavar = kinds.get(kind, (parser.name, "NAME"))
     if least is not None:
         most = _LARGEST[kind] if most in (None, float("inf")) else most
@@ -134,10 +134,7 @@ def add_flags(command: argparse.ArgumentParser, groups: Mapping[str, Flags], com
 
 @cache
 def read_attributes(record: type | Callable) -> dict[str, str]:
-    """The texts in ``Attributes:`` or ``Args:`` of the docstring, by name.
-
-    Those of a class's bases belong to it.
-    """
+    """The texts in ``Attributes:`` or ``Args:`` by name, those of base classes included."""
     entries: dict[str, str] = {}
     for base in reversed(getattr(record, "__mro__", (record,))):
         names: list[str] = []

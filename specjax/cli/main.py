@@ -149,10 +149,7 @@ def _part_streams() -> None:
 
 
 def make_parser(names: Iterable[str] = COMMANDS) -> Parser:
-    """The parser, with the flags of the commands in ``names``.
-
-    Their modules take time to import.
-    """
+    """The parser, with flags for ``names`` alone: other modules take time to import."""
     parser = Parser(prog="specjax", description="Speculative decoding for JAX.")
     parser.add_argument("--version", action="version", version=f"specjax {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")

@@ -13,10 +13,7 @@ from ..parallel import is_first_host
 
 
 def check_output(args: argparse.Namespace) -> None:
-    """Raises RequestError where the file of ``--output`` is an input or cannot be written.
-
-    It runs before the work.
-    """
+    """Raises RequestError if ``--output`` is an input or cannot be written, before the work."""
     if args.output is None:
         return
     for flag, values in vars(args).items():

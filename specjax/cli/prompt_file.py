@@ -28,10 +28,6 @@ def continue_file(args: argparse.Namespace, options: dict, drafting: dict) -> No
     """Continues the prompts of ``args.prompts`` that have no line in ``args.output``.
 
     A prompt that fails does not stop the others. Its error is raised after the last of them.
-
-    Args:
-      options: the options of each request.
-      drafting: the options of the method.
     """
     from ..engine import Engine
     from ..tools.evaluate import read_conversations, read_prompts

@@ -1,7 +1,4 @@
-"""The flags of sampling options.
-
-Fields and docstring of ``requests.options.Options`` declare them.
-"""
+"""The flags of sampling options, from the fields and docstring of ``Options``."""
 
 import argparse
 import dataclasses
@@ -32,10 +29,7 @@ _FORMS: dict[str, dict[str, Any]] = {
     "json_schema": dict(type=str, metavar="JSON", help="the text must be JSON for this schema, or @FILE"),
     "grammar": dict(type=str, metavar="TEXT", help="the text must match this Lark grammar, or @FILE"),
 }
-"""The forms of flags that the fields do not state.
-
-Most options have one value or a list of values.
-"""
+"""Forms that the fields do not state. Most options have a value or a list of them."""
 
 _OPTIONS = tuple(field.name for field in dataclasses.fields(Options))
 _RECORDS = ("logprobs", "policy_logprobs")

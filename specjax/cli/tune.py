@@ -113,47 +113,37 @@ def _prepare(args: argparse.Namespace) -> Callable:
 
 
 def _tune_layers(args: argparse.Namespace) -> None:
-    from ..parallel import mesh_of, use_mesh
     from ..tools.tune import layers
+
+    options = dict(longest=args.num_speculative_tokens or _LONGEST_DRAFT, budget=args.budget)
+    _tune_settings(args, layers, layers.tune_layers, options)
+
+
+def _tune_lookahead(args: argparse.Namespace) -> None:
+    from ..tools.tune import lookahead
+
+    if args.draft:
+        raise RequestError("method 'lookahead' takes no draft; leave --draft out")
+    options = dict(max_new_tokens=args.max_new_tokens, budget=args.budget or lookahead.BUDGET)
+    _tune_settings(args, lookahead, lookahead.tune_lookahead, options)
+
+
+def _tune_settings(args: argparse.Namespace, module, tune: Callable, options: dict) -> None:
+    """Runs a search for the best settings, of which ``module`` writes the report."""
+    from ..parallel import mesh_of, use_mesh
 
     texts = _prepare(args)
     with status("loading"):
         target = load_target(args)
     with status("preparing texts"):
         texts = texts(target)
-    with progress_bar("tuning") as progress:
-        longest = args.num_speculative_tokens or _LONGEST_DRAFT
-        options = dict(temperature=args.temperature, longest=longest, budget=args.budget)
-        with use_mesh(mesh_of(target.model)):
-            report = layers.tune_layers(target, texts, progress=progress, **options)
-    write_output(args.output, layers.toml(report))
+    with progress_bar("tuning") as progress, use_mesh(mesh_of(target.model)):
+        report = tune(target, texts, temperature=args.temperature, progress=progress, **options)
+    write_output(args.output, module.toml(report))
     if args.json:
         print(json.dumps(report))
     else:
-        print_table(layers.table(report), filter(None, (report["note"], report["flags"])))
-
-
-def _tune_lookahead(args: argparse.Namespace) -> None:
-    from ..parallel import mesh_of, use_mesh
-    from ..tools.tune import lookahead as tune_lookahead
-
-    if args.draft:
-        raise RequestError("method 'lookahead' takes no draft; leave --draft out")
-    prompts = _prepare(args)
-    with status("loading"):
-        target = load_target(args)
-    with status("preparing prompts"):
-        prompts = prompts(target)
-    with progress_bar("tuning") as progress:
-        options = dict(temperature=args.temperature, max_new_tokens=args.max_new_tokens)
-        options |= dict(budget=args.budget or tune_lookahead.BUDGET)
-        with use_mesh(mesh_of(target.model)):
-            report = tune_lookahead.tune_lookahead(target, prompts, progress=progress, **options)
-    write_output(args.output, tune_lookahead.toml(report))
-    if args.json:
-        print(json.dumps(report))
-    else:
-        print_table(tune_lookahead.table(report), filter(None, (report["note"], report["flags"])))
+        print_table(module.table(report), filter(None, (report["note"], report["flags"])))
 
 
 def _tune_tree(args: argparse.Namespace) -> None:

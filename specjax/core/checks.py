@@ -82,13 +82,18 @@ def plain(value):
     return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
 
 
+def check_known(what: str, name, known: Iterable[str]) -> None:
+    """Raises RequestError for a ``name`` of ``what`` that is not among the ``known`` ones."""
+    known = list(known)
+    if name not in known:
+        mend = suggest(str(name), known) or f"; use one of {', '.join(known)}"
+        raise RequestError(f"{what} {shorten(name)} is unknown{mend}")
+
+
 def check_names(names: Iterable[str], known: Sequence[str]) -> None:
     """Raises RequestError for a name of an option that is not among the ``known`` ones."""
     for name in names:
-        if name not in known:
-            raise RequestError(
-                f"option {shorten(name)} is unknown{suggest(name, known) or '; use ' + ', '.join(known)}"
-            )
+        check_known("option", name, known)
 
 
 def suggest(name: str, names: Iterable[str]) -> str:

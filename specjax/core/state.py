@@ -50,10 +50,7 @@ class Requests(struct.PyTreeNode):
     def context(
         self, tokens: jax.Array, length: jax.Array, nodes: jax.Array, path: jax.Array, states: jax.Array
     ) -> Context:
-        """The history of nodes below the texts ``tokens``.
-
-        The arguments are fields of ``Context``.
-        """
+        """The history of nodes below ``tokens``. The arguments are fields of ``Context``."""
         return Context(
             tokens=tokens,
             prompt_length=self.lengths,
@@ -126,10 +123,7 @@ class DecodeState(struct.PyTreeNode):
         return self.cache.length + 1
 
     def add_progress(self, drafted: jax.Array, accepted: jax.Array, emitted: jax.Array) -> jax.Array | None:
-        """``progress`` after this round.
-
-        The arguments are int32 [B], void for rows that had ended.
-        """
+        """``progress`` after this round. The arguments are int32 [B], void for ended rows."""
         if self.progress is None:
             return None
         tokens = jnp.where(self.done[:, None], 0, jnp.stack([drafted, accepted, emitted], 1))

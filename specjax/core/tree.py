@@ -19,11 +19,19 @@ import jax.numpy as jnp
 from flax import struct
 
 from ..errors import RequestError
-from .checks import LARGEST, shorten
+from .checks import LARGEST, shorten, whole
 from .read_files import read_toml
 
 MOST_TREE_NODES = 4096
 """The most nodes of a tree that a user gives, without the root."""
+
+
+def node_count(name: str, value, least: int = 1) -> int:
+    """``value`` as a number with which the nodes or the memory of a round grow.
+
+    Raises RequestError unless it is a whole number from ``least`` to ``MOST_TREE_NODES``.
+    """
+    return whole(name, value, least, MOST_TREE_NODES)
 
 
 class Tree(struct.PyTreeNode):

@@ -6,8 +6,7 @@ To add a method, write a file in this folder and add a line to ``METHODS``.
 import dataclasses
 from collections.abc import Sequence
 
-from ..core.checks import plain, shorten, suggest
-from ..core.tree import MOST_TREE_NODES
+from ..core.checks import check_known, plain
 from ..errors import RequestError
 from ..heads.base import Head
 from ..loop.drafter import Drafter, Models, Nothing, TargetCopy, TrainedHead
@@ -81,13 +80,6 @@ _INTERNAL = ("arms", "drafter", "drafters", "ends_together", "head", "length", "
 _ALONE = ("draft_ahead",)
 """Options that a method takes alone, and not as one of a list."""
 
-_COUNTS = (
-    "cache_chunks", "candidates", "draft_ahead", "guesses", "inner_speculative_tokens", "max_match", "ngram_size",
-    "num_speculative_tokens", "pool_guesses", "prompt_lookup_max", "prompt_lookup_min", "tree_depth", "tree_nodes",
-    "tree_top_k", "window",
-)  # fmt: skip
-"""Options that a round's memory grows with."""
-
 
 def make_drafter(method: str | Sequence[str], *, head=None, **options) -> Drafter:
     """The drafter of a method, or of a list of methods between which each row switches.
@@ -102,7 +94,7 @@ def make_drafter(method: str | Sequence[str], *, head=None, **options) -> Drafte
     """
     names = split_methods(method)
     check_options(method, options)
-    options = {name: _read_option(name, value) for name, value in options.items()}
+    options = {name: plain(value) for name, value in options.items()}
     if names == ["switch"]:
         return _replace(Switch(tuple(_replace(drafter, options) for drafter in Switch().drafters)), options)
     if len(names) > 1:
@@ -118,10 +110,7 @@ def split_methods(method: str | Sequence[str]) -> list[str]:
             f"the list of methods is empty; name one of {', '.join(METHODS)}, or several such as ngram,draft_model"
         )
     for name in names:
-        if name not in METHODS:
-            raise RequestError(
-                f"method {shorten(name)} is unknown{suggest(name, METHODS) or '; use one of ' + ', '.join(METHODS)}"
-            )
+        check_known("method", name, METHODS)
     if len(names) > 1 and any(isinstance(METHODS[name].needs, TrainedHead) for name in names):
         chains = ", ".join(sorted(name for name, drafter in METHODS.items() if issubclass(drafter, Member)))
         raise RequestError(f"a list of methods may name only methods that draft chains: {chains}")
@@ -152,10 +141,7 @@ def check_options(method: str | Sequence[str], options) -> None:
     own = own_options(method)
     known = all_options()
     for name in options:
-        if name not in known:
-            raise RequestError(
-                f"option {shorten(name)} is unknown{suggest(name, known) or '; use ' + ', '.join(known)}"
-            )
+        check_known("option", name, known)
         if name not in own:
             title = method if isinstance(method, str) else ",".join(method)
             mend = f"it takes {', '.join(own)}" if own else "it takes none"
@@ -200,13 +186,6 @@ def needs_of(method: str | Sequence[str]) -> Nothing | Models | TrainedHead | Ta
     return Switch(tuple(members)).needs
 
 
-def _read_option(name: str, value):
-    value = plain(value)
-    if name in _COUNTS and isinstance(value, int | float) and value > MOST_TREE_NODES:
-        raise RequestError(f"{name} is {shorten(value)}; it must be at most {MOST_TREE_NODES} (MOST_TREE_NODES)")
-    return value
-
-
 def _fields_of(types: Sequence[type]) -> tuple[str, ...]:
     names = (field.name for method in types for field in dataclasses.fields(method))
     return tuple(dict.fromkeys(name for name in names if name not in _INTERNAL))
@@ -233,8 +212,7 @@ def _replace(drafter: Drafter, options: dict) -> Drafter:
 def _make_adaptive(drafter: Drafter, options: dict) -> Drafter:
     """The drafter, inside ``Adaptive`` if the options ask for it and it drafts chains."""
     length = options.get("draft_length", "fixed")
-    if length not in LENGTHS:
-        raise RequestError(f"draft_length {shorten(length)} is unknown; use one of {', '.join(LENGTHS)}")
+    check_known("draft_length", length, LENGTHS)
     if length == "fixed" or not isinstance(drafter, Member):
         return drafter
     known = {field.name for field in dataclasses.fields(Adaptive)}

@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from ..core.checks import per_row
+from ..core.checks import check_known, per_row
 from ..core.tree import chain
 from ..errors import RequestError
 from ..loop.chooser import Chooser
 from ..loop.drafter import Models
+from ..loop.wrapper import Wrapper
 from ..rules.acceptance import Drawn
 from .draft_model import DraftModel
 from .parts.member import Member
@@ -39,7 +40,7 @@ class AdaptiveState(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class Adaptive(Chooser):
+class Adaptive(Wrapper, Chooser):
     """Chooses for each row the number of tokens that its chain drafts, from 0 to K.
 
     K is the inner drafter's ``num_speculative_tokens``. ``draft_length`` says how to choose:
@@ -75,15 +76,14 @@ class Adaptive(Chooser):
     """
 
     drafter: Any = DraftModel()
-    draft_length: str = "ema"
+    draft_length: str = dataclasses.field(default="ema", metadata={"default": LENGTHS[0]})  # that of a user
     draft_confidence: float = 0.4
     draft_cost: float = 0.1
     verify_cost: float = 0.02
     length: int | None = None
 
     def __post_init__(self):
-        if self.draft_length not in LENGTHS[1:]:
-            raise RequestError(f"draft_length {self.draft_length!r} is unknown; use one of {', '.join(LENGTHS)}")
+        check_known("draft_length", self.draft_length, LENGTHS[1:])
         if not isinstance(self.drafter, Member):
             raise RequestError(
                 "draft_length is for methods that draft chains, such as draft_model, ngram and suffix; leave it out"
@@ -108,18 +108,6 @@ class Adaptive(Chooser):
         return self.drafter.with_encoder
 
     @property
-    def depth(self) -> int:
-        return self.drafter.depth
-
-    @property
-    def drawn(self) -> Drawn:
-        return self.drafter.drawn
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return self.drafter.taps
-
-    @property
     def draft_options(self) -> dict[str, Any]:
         """The sampling options of the inner drafter's own, see ``Drawing``."""
         return self.drafter.draft_options
@@ -130,18 +118,6 @@ class Adaptive(Chooser):
 
     def at_shape(self, shape: int) -> "Adaptive":
         return dataclasses.replace(self, length=shape)
-
-    def check(self, config):
-        self.drafter.check(config)
-
-    def parameters(self, draft, vocab_size: int):
-        return self.drafter.parameters(draft, vocab_size)
-
-    def remember(self, parameters, texts):
-        return self.drafter.remember(parameters, texts)
-
-    def reads(self, target, draft, tokens, lengths, taps):
-        return self.drafter.reads(target, draft, tokens, lengths, taps)
 
     def init(self, target, draft, tokens, lengths, taps, **reading) -> AdaptiveState:
         inner = self.drafter.init(target, draft, tokens, lengths, taps, **reading)

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..core.cache import KVCache, commit
-from ..core.checks import per_row, whole
+from ..core.checks import per_row
 from ..core.selection import argmax
-from ..core.tree import Tree, chain
+from ..core.tree import Tree, chain, node_count
 from ..errors import RequestError
 from ..loop.drafter import TrainedHead
 from ..rules.acceptance import Drawn
@@ -64,9 +64,9 @@ class BlockDrafter(Drawing, HeadDrafter):
 
     def __post_init__(self):
         if self.num_speculative_tokens is not None:
-            whole("num_speculative_tokens", self.num_speculative_tokens)
-        whole("tree_nodes", self.tree_nodes, 0)
-        whole("tree_top_k", self.tree_top_k)
+            node_count("num_speculative_tokens", self.num_speculative_tokens)
+        node_count("tree_nodes", self.tree_nodes, 0)
+        node_count("tree_top_k", self.tree_top_k)
         per_row("draft_confidence", self.draft_confidence, 1, float, most=1)
         self._check_head()
         super().__post_init__()

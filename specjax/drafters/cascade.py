@@ -10,8 +10,7 @@ from jax import lax
 from ..core.cache import KVCache
 from ..loop.drafter import Models
 from ..loop.prefill import catch_up, fill
-from .parts.inner_loop import InnerLoop
-from .parts.inner_method import InnerMethod
+from .parts.inner_loop import InnerLoop, InnerMethod
 
 
 class CascadeState(struct.PyTreeNode):

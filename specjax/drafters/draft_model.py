@@ -7,7 +7,7 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from ..core.checks import whole
+from ..core.tree import node_count
 from ..loop.drafter import Models
 from ..loop.prefill import catch_up
 from .parts import chains
@@ -38,7 +38,7 @@ class DraftModel(DrawnChain, Member, Reading):
     reader = TokenReader()
 
     def __post_init__(self):
-        whole("draft_ahead", self.draft_ahead, 0)
+        node_count("draft_ahead", self.draft_ahead, 0)
         super().__post_init__()
 
     def catch_up(self, draft, state) -> ReaderState:

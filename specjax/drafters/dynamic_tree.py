@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.checks import per_row, whole
-from ..core.tree import Tree
+from ..core.checks import per_row
+from ..core.tree import Tree, node_count
 from ..errors import RequestError
 from ..loop.drafter import Models
 from .parts import levels
@@ -50,7 +50,7 @@ class DynamicTree(Reading):
             ("depth", self.tree_depth, 2),
             ("top_k", self.tree_top_k, 1),
         ):
-            whole(f"tree_{name}", value, least)
+            node_count(f"tree_{name}", value, least)
         per_row("tree_temperature", self.tree_temperature, 1, np.float32, above=True)
         depth = self.tree_depth
         most = self.tree_top_k + (self.tree_depth - 1) * self.tree_top_k**2

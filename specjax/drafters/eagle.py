@@ -1,19 +1,23 @@
 """EAGLE, EAGLE-2 and EAGLE-3: a head continues the target's features and grows a tree."""
 
 import dataclasses
-from functools import cached_property
+from functools import cached_property, partial
 
-from ..core.tree import Topology, as_topology, from_paths
+import jax
+import jax.numpy as jnp
+
+from ..core.selection import argmax
+from ..core.tree import Topology, as_topology, chain, from_paths, node_count
 from ..errors import RequestError
 from ..loop.drafter import Drafter, TrainedHead
-from ..rules.acceptance import Drawn
+from ..loop.wrapper import Wrapper
 from .dynamic_tree import DynamicTree
 from .mtp import Mtp
-from .parts.best_first import check_best_first
+from .parts.best_first import best_first, check_best_first
 from .parts.draft_sampling import Drawing
 from .parts.feature_reader import FeatureReader
 from .parts.head_drafter import HeadDrafter
-from .parts.parallel_chain import OnePass
+from .parts.readers import Reading
 from .tree import DraftTree
 
 PUBLISHED = "0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001"
@@ -54,7 +58,54 @@ class Eagle2(HeadDrafter, DynamicTree):
 
 
 @dataclasses.dataclass(frozen=True)
-class Eagle3(Drawing, HeadDrafter):
+class OnePass(Reading):
+    """Proposes the likeliest token of each place, or with ``nodes`` the likeliest sequences.
+
+    The pass reads the first rows of the round, which are pairs of features and tokens, and then a
+    mask for each place but the first. A mask sees the pairs and the masks before it.
+
+    Attributes:
+      places: the number of tokens that one pass predicts.
+      nodes, width: see ``best_first``; 0 nodes make a chain.
+      temperature: the temperature of the scores by which nodes are chosen.
+    """
+
+    places: int
+    nodes: int = 0
+    width: int = 1
+    temperature: float = 1.0
+    reader = FeatureReader()
+
+    @property
+    def depth(self) -> int:
+        return self.places
+
+    def propose(self, target, draft, state, key):
+        first = self.reader.pairs(state)
+        (B, R) = first.seen.shape
+        M = self.depth - 1
+        (token, feature) = draft.mask(target)
+        after = lambda known, masks: jnp.concatenate([known, jnp.broadcast_to(masks, (B, M, *known.shape[2:]))], 1)
+        mask = jnp.tril(jnp.ones((R + M, R + M), bool)) & after(first.seen, True)[:, None]
+        positions = after(first.positions, first.root[:, None] + 1 + jnp.arange(M))
+        out = draft(target, after(first.tokens, token), after(first.states, feature), positions, mask, first.cache)
+        root = jnp.take_along_axis(out.hidden, first.seen.sum(-1)[:, None, None] - 1, 1)
+        scores = draft.logits(target, jnp.concatenate([root, out.hidden[:, R:]], 1))
+        return self._tree(state.root, scores), state.drafter.replace(rows=first.rows.replace(layers=out.rows))
+
+    def commit(self, target, draft, state, tree, scored, verdict):
+        return self.reader.commit(target, draft, state, verdict.path, scored, verdict)
+
+    def _tree(self, root, scores):
+        if self.nodes:
+            grow = partial(best_first, nodes=self.nodes, width=self.width)
+            return jax.vmap(grow)(root, jax.nn.log_softmax(scores / self.temperature))
+        tokens = jnp.concatenate([root[:, None], argmax(scores)], 1)
+        return jax.vmap(chain)(tokens)
+
+
+@dataclasses.dataclass(frozen=True)
+class Eagle3(Drawing, HeadDrafter, Wrapper):
     """Drafts from an EAGLE-3 head (Li et al. 2025, 2503.01840) or its version 3.1.
 
     By default it drafts the most probable tree, as EAGLE-2 does. With ``tree`` it drafts a tree of
@@ -80,10 +131,10 @@ class Eagle3(Drawing, HeadDrafter):
         if self.tree is not None:
             object.__setattr__(self, "tree", as_topology(self.tree))
         super().__post_init__()
-        _ = self.grower  # raises RequestError if the options do not fit
+        _ = self.drafter  # raises RequestError if the options do not fit
 
     @cached_property
-    def grower(self) -> Drafter:
+    def drafter(self) -> Drafter:
         """The method that these options stand for. Raises RequestError if they do not fit."""
         if self.head.mask_token is not None:
             return self._one_pass()
@@ -100,29 +151,8 @@ class Eagle3(Drawing, HeadDrafter):
                 "tree gives a shape, and a P-EAGLE head drafts chains and probable trees; leave tree out"
             )
         if self.num_speculative_tokens is not None:
-            return OnePass(self.num_speculative_tokens)
+            return OnePass(node_count("num_speculative_tokens", self.num_speculative_tokens))
+        for name in ("tree_nodes", "tree_depth", "tree_top_k"):
+            node_count(name, getattr(self, name))
         check_best_first(self.tree_nodes, self.tree_top_k, self.tree_depth, self.head.draft_vocab_size)
         return OnePass(self.tree_depth, self.tree_nodes, self.tree_top_k, self.tree_temperature)
-
-    @property
-    def depth(self) -> int:
-        return self.grower.depth
-
-    @property
-    def drawn(self) -> Drawn:
-        return self.grower.drawn
-
-    def init(self, target, draft, tokens, lengths, taps, **reading):
-        return self.grower.init(target, draft, tokens, lengths, taps, **reading)
-
-    def reads(self, target, draft, tokens, lengths, taps):
-        return self.grower.reads(target, draft, tokens, lengths, taps)
-
-    def propose(self, target, draft, state, key):
-        return self.grower.propose(target, draft, state, key)
-
-    def commit(self, target, draft, state, tree, scored, verdict):
-        return self.grower.commit(target, draft, state, tree, scored, verdict)
-
-    def rest(self, target, draft, state, tree, scored, verdict):
-        return self.grower.rest(target, draft, state, tree, scored, verdict)

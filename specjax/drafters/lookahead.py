@@ -19,10 +19,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from ..core.checks import whole
 from ..core.sampling import KEYS
 from ..core.selection import argmax
-from ..core.tree import MOST_TREE_NODES, Tree, ancestors
+from ..core.tree import MOST_TREE_NODES, Tree, ancestors, node_count
 from ..errors import RequestError
 from ..loop.drafter import Drafter
 
@@ -74,8 +73,8 @@ class Lookahead(Drafter):
 
     def __post_init__(self):
         for name, least in (("window", 1), ("ngram_size", 2), ("guesses", 1)):
-            whole(name, getattr(self, name), least)
-        if self.pool_guesses is not None and whole("pool_guesses", self.pool_guesses) < self.guesses:
+            node_count(name, getattr(self, name), least)
+        if self.pool_guesses is not None and node_count("pool_guesses", self.pool_guesses) < self.guesses:
             raise RequestError(
                 f"pool_guesses {self.pool_guesses} is below guesses {self.guesses}, which come from it; raise it or "
                 "leave it out"

@@ -49,10 +49,7 @@ class Medusa(HeadDrafter):
         return max(self.tree.depths)
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype):
-        """The hidden state float32 [B, E] of the token before the root.
-
-        It is zero for a prompt of one token.
-        """
+        """The hidden state float32 [B, E] of the token before the root, or zero without one."""
         read = jnp.take_along_axis(taps[0], jnp.maximum(lengths - 2, 0)[:, None, None], 1)
         return jnp.where((lengths > 1)[:, None], draft.fuse(target, (read,))[:, 0], 0)
 

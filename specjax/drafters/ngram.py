@@ -5,8 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from ..core.checks import whole
-from ..core.tree import Tree, chain
+from ..core.tree import Tree, chain, node_count
 from ..errors import RequestError
 from .parts.member import Member
 from .parts.ngram_statistics import ORDERS, Statistics, load
@@ -30,12 +29,12 @@ class Ngram(Member):
     num_speculative_tokens: int = 5
     prompt_lookup_max: int = 4
     prompt_lookup_min: int = 1
-    ngram_statistics: str | None = None
+    ngram_statistics: str | None = dataclasses.field(default=None, metadata={"metavar": "FILE"})
     with_encoder = True
 
     def __post_init__(self):
         for name in ("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"):
-            whole(name, getattr(self, name))
+            node_count(name, getattr(self, name))
         if self.prompt_lookup_min > self.prompt_lookup_max:
             raise RequestError(
                 f"prompt_lookup_min {self.prompt_lookup_min} is above prompt_lookup_max {self.prompt_lookup_max}; "

@@ -14,8 +14,7 @@ from ..loop.drafter import Models
 from ..models.base import Output
 from ..models.decoder import Decoder
 from .none import Plain
-from .parts.inner_loop import InnerLoop
-from .parts.inner_method import InnerMethod
+from .parts.inner_loop import InnerLoop, InnerMethod
 from .parts.partial_reader import PartialReader
 
 

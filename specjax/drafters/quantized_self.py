@@ -1,7 +1,4 @@
-"""The target drafts a chain with its own weights in fewer bits.
-
-The source is QuantSpec, 2502.10424, section 4.
-"""
+"""The target drafts with its own weights in fewer bits (QuantSpec, 2502.10424, section 4)."""
 
 import dataclasses
 

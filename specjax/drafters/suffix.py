@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..core.checks import per_row, whole
-from ..core.tree import Tree, chain
+from ..core.tree import Tree, chain, node_count
 from .parts import text_store as texts
 from .parts.member import Member
 
@@ -51,7 +51,7 @@ class Suffix(Member):
 
     def __post_init__(self):
         for name in ("num_speculative_tokens", "max_match"):
-            whole(name, getattr(self, name))
+            node_count(name, getattr(self, name))
         whole("store_tokens", self.store_tokens, 0)
         per_row("min_token_prob", self.min_token_prob, 1, float, most=1)
 

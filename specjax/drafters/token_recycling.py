@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..core.checks import whole
 from ..core.selection import likeliest
-from ..core.tree import Topology, Tree, as_topology, from_paths
+from ..core.tree import Topology, Tree, as_topology, from_paths, node_count
 from ..errors import RequestError
 from ..loop.drafter import Drafter
 
@@ -40,7 +39,7 @@ class TokenRecycling(Drafter):
 
     def __post_init__(self):
         object.__setattr__(self, "tree", as_topology(self.tree))
-        if max(self.tree.rank) >= whole("candidates", self.candidates):
+        if max(self.tree.rank) >= node_count("candidates", self.candidates):
             raise RequestError(
                 f"the tree asks for rank {max(self.tree.rank)} and candidates is {self.candidates}; raise candidates"
             )

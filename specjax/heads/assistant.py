@@ -23,10 +23,10 @@ from ..core.eight_bits import full_dtype
 from ..errors import ConfigError, RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
+from ..models.draft_vocabulary import LACKING
 from ..models.layer import Layer, Nodes
 from ..models.layers import linear, lookup, matrix, normalize, param
 from ..models.mixers import AttentionConfig
-from ..models.vocabulary_intersection import LACKING
 from .base import HeadConfig, HeadModule, Kind
 
 

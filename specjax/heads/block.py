@@ -19,11 +19,10 @@ from ..models.attention import Seen
 from ..models.base import Output
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
-from ..models.draft_vocabulary import over_target_vocabulary
+from ..models.draft_vocabulary import LACKING, over_target_vocabulary
 from ..models.kinds import LayerConfig
 from ..models.layer import Layer, Nodes
 from ..models.layers import linear, lookup, matrix, param, rms_norm, value_of
-from ..models.vocabulary_intersection import LACKING
 from .base import HeadModule, Kind, embeddings, run_own_layers
 from .block_config import BlockConfig
 from .convolution import ConvolvedLayer
@@ -71,10 +70,7 @@ class BlockHead(HeadModule):
         return ConvolvedLayer(layer, key, dtype, config.conv_taps, config.conv_group, config.block_size)
 
     def fuse(self, target: Decoder | None, taps: tuple) -> jax.Array:
-        """The features float32 [B, N, E] of tokens with these taps [B, N, target's E].
-
-        The context is made from them.
-        """
+        """The features float32 [B, N, E] of tokens with taps [B, N, target's E]."""
         fused = linear(jnp.concatenate(taps, -1), self.fc[...])
         return rms_norm(fused, self.hidden_norm[...], self.config.layers.norm_eps)
 

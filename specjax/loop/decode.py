@@ -88,10 +88,7 @@ def step(target: Model, draft, state: DecodeState, *, drafter: Drafter, rule: Ca
 @own_settings()
 @jax.named_scope("propose")
 def propose(target: Model, draft, state: DecodeState, key: jax.Array, *, drafter: Drafter) -> tuple[Tree, Any]:
-    """A tree of N nodes below each row's root, and the drafter's state for ``commit``.
-
-    ``key``: [B].
-    """
+    """A tree below each row's root, and the drafter's state for ``commit``. ``key``: [B]."""
     tree, drafted = drafter.propose(target, draft, state, key)
     return whole_nodes(tree), drafted
 

@@ -32,8 +32,7 @@ def cut_at_end(state: DecodeState, tree: Tree, verdict: Verdict, failed: jax.Arr
 
     A finished row keeps nothing.
 
-    Args:
-      failed: bool [B], the rows that failed, see ``has_failed``. They end without a token.
+    ``failed``: bool [B], the rows that failed, see ``has_failed``. They end without a token.
 
     Returns the verdict, with the last token that is kept as its bonus token, and the emission.
     """

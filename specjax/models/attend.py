@@ -20,15 +20,7 @@ import jax.numpy as jnp
 from ..kernels.gpu.attention import Scores
 
 
-def attend(
-    q: jax.Array,
-    past: tuple | None,
-    length,
-    rows: tuple | None,
-    mask,
-    positions,
-    scores: Scores,
-) -> jax.Array:
+def attend(q: jax.Array, past: tuple | None, length, rows: tuple | None, mask, positions, scores: Scores) -> jax.Array:
     """The attention of N nodes, float32 [B, N, K * G * D]; each node must see at least one row.
 
     Args:

@@ -80,7 +80,6 @@ def rotate_and_attend(
         They are not rotated yet.
       angles: cosines and sines of the nodes' positions, see ``rope.rotary``.
       rows: keys and values of an earlier call, not committed. They come before the nodes' own.
-      dtype: the dtype of the keys and values.
       added: ``sinks`` and ``bias`` of ``attend``.
 
     The other arguments are those of ``attend``. The attention is [B, N, K * G * D], in float32 or,
@@ -152,7 +151,6 @@ def attend(
         ``within``.
       sinks: [K * G], for each query head the score of a row without a value, which every node sees
         (Xiao et al. 2024; gpt-oss); or None.
-      bias: the bias of the scores, or None.
 
     Returns float32 [B, N, K * G * D].
     """

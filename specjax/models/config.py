@@ -126,10 +126,7 @@ class ModelConfig:
 
     @property
     def context(self) -> int:
-        """The longest sequence, prompt and output together, in tokens.
-
-        It includes an encoder's source.
-        """
+        """The longest sequence, prompt and output, in tokens, an encoder's source included."""
         if self.encoder is not None:
             return self.encoder.context + self.max_position_embeddings
         trained = {"dynamic": self.max_position_embeddings, "yarn": self.rope.original_max_position_embeddings}

@@ -17,7 +17,33 @@ from .stacks import Stack
 
 
 @dataclasses.dataclass(frozen=True)
-class MixerConfig(ABC):
+class SubLayerConfig(ABC):
+    """The base of configurations of sub-layers.
+
+    ``absent``: whether it stands for no sub-layer, before which a layer has no norm.
+    """
+
+    absent: ClassVar[bool] = False
+
+    @property
+    def stacks(self) -> Mapping[str, Stack]:
+        """The row order of each parameter that stacks matrices, by its name in the module."""
+        return {}
+
+    @abstractmethod
+    def count_weights(self, width: int) -> int:
+        """The number of weights in the matrices, for a stream of ``width``."""
+
+    @abstractmethod
+    def split_over(self, devices: int) -> Self:
+        """The configuration of the same sub-layer, split over ``devices``.
+
+        Raises RequestError where the devices do not divide its heads, or its width.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class MixerConfig(SubLayerConfig):
     """The base of configurations of mixers, the sub-layers in which tokens read one another.
 
     A mixer is a module ``kind(config: LayerConfig, keys, dtype)``, with ``keys`` two random keys;
@@ -32,11 +58,7 @@ class MixerConfig(ABC):
     - ``rows``: the mixer's uncommitted rows of earlier calls, each [B, K, M, D], or None.
     - ``added`` float32 [B, N, E]: the output. ``new_rows``: ``rows`` followed by the rows of the N
       nodes.
-
-    ``absent``: whether it stands for no mixer, before which a layer has no norm.
     """
-
-    absent: ClassVar[bool] = False
 
     @property
     def row_shapes(self) -> tuple[tuple[int, int], ...]:
@@ -55,54 +77,15 @@ class MixerConfig(ABC):
         """The layer whose past and rows this mixer reads; None for a mixer that reads its own."""
         return None
 
-    @property
-    def stacks(self) -> Mapping[str, Stack]:
-        """The row order of each parameter that stacks matrices, by its name in the module."""
-        return {}
-
-    @abstractmethod
-    def count_weights(self, width: int) -> int:
-        """The number of weights in the matrices, for a stream of ``width``."""
-
-    @abstractmethod
-    def split_over(self, devices: int) -> Self:
-        """The configuration of the same mixer, split over ``devices``.
-
-        Raises RequestError where the devices do not divide its heads.
-        """
-
 
 @dataclasses.dataclass(frozen=True)
-class FeedForwardConfig(ABC):
+class FeedForwardConfig(SubLayerConfig):
     """The base of configurations of feed-forwards, the sub-layers that read each token by itself.
 
     A feed-forward is a module ``kind(config: LayerConfig, keys, dtype)``, with ``keys`` two random
     keys; ``config.mlp`` is its own configuration. It is called as
     ``feed_forward(normed)``. Its output is added to the stream; both are float32 [B, N, E].
-    ``absent``: as in ``MixerConfig``.
     """
-
-    absent: ClassVar[bool] = False
-
-    @property
-    def stacks(self) -> Mapping[str, Stack]:
-        """The row order of each parameter that stacks matrices, by its name in the module."""
-        return {}
-
-    @abstractmethod
-    def count_weights(self, width: int) -> int:
-        """The number of weights in the matrices, for a stream of ``width``."""
-
-    @abstractmethod
-    def split_over(self, devices: int) -> Self:
-        """The configuration of the same feed-forward, split over ``devices``.
-
-        Raises RequestError where the devices do not divide its width.
-        """
-
-
-NORMED = ("before", "after", "both", "stream", "shared")
-"""The places of a layer's norms, see ``LayerConfig``."""
 
 
 @dataclasses.dataclass(frozen=True)

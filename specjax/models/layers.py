@@ -154,10 +154,7 @@ _product.defvjp(_product_forward, _product_backward)
 
 
 def check_division(devices: int, what: str, size: int) -> None:
-    """Raises RequestError for a mesh whose ``devices`` do not divide ``size``.
-
-    ``size`` is the number of ``what``.
-    """
+    """Raises RequestError for ``devices`` that do not divide ``size``, the number of ``what``."""
     if size % devices:
         fits = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
         raise RequestError(f"a mesh with model={devices} does not divide the model's {size} {what}; use model={fits}")

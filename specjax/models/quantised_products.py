@@ -30,8 +30,7 @@ def in_kernel_order(weight: Quantised) -> Quantised:
 def multiply(rows: jax.Array, weight: Quantised, number: jax.Array | None = None) -> jax.Array:
     """The product of rows [..., in] and a quantised weight; float32 [..., out].
 
-    Args:
-      number: the matrix to multiply with, of a weight [X, out, in], int32.
+    ``number``: the matrix to multiply with, of a weight [X, out, in], int32.
     """
     given = (rows, weight) if number is None else (rows, weight, number)
     return lax.platform_dependent(*given, **_kernels(rows, weight), default=_multiply_by_xla)

@@ -89,10 +89,7 @@ class Quantised(struct.PyTreeNode):
         )
 
     def _each(self, change, **changes) -> "Quantised":
-        """The weight after a change of each array.
-
-        ``change`` also takes how many numbers lie together in a tile.
-        """
+        """The weight after ``change(array, numbers that lie together in a tile)`` of each array."""
         offsets = None if self.offsets is None else change(self.offsets, 1)
         return self.replace(
             values=change(self.values, tile_order.QUAD), scales=change(self.scales, 1), offsets=offsets, **changes

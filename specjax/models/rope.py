@@ -122,10 +122,7 @@ def _frequencies(rope: Rope, dim: int) -> tuple[jax.Array, float]:
 
 
 def _dynamic_base(rope: Rope, dim: int, trained: int, length: jax.Array) -> jax.Array:
-    """The NTK-aware base, which grows with a sequence beyond the trained context.
-
-    It is the formula of transformers.
-    """
+    """Transformers' NTK-aware base, which grows with a sequence beyond the context."""
     length = jnp.maximum(length, trained).astype(jnp.float32)
     return rope.theta * ((rope.factor * length / trained) - (rope.factor - 1)) ** (dim / (dim - 2))
 

@@ -36,8 +36,7 @@ def make_mesh(data: int = 1, model: int = 1, nodes: int = 1, *, devices=None) ->
     The axis ``data`` splits rows of the batch, ``model`` splits weights, and ``nodes`` splits the
     nodes of token trees. Weights are replicated along ``data`` and ``nodes``.
 
-    Args:
-      devices: the devices to take the first ones of; by default all devices of all hosts.
+    ``devices``: the devices to take the first ones of; by default all devices of all hosts.
 
     Raises RequestError for sizes below 1, and for more devices than there are.
     """

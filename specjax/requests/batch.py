@@ -72,8 +72,6 @@ def build_batch(
     """The batch of ``prompts``, lists of token ids.
 
     Args:
-      options: the options of the request.
-      prompts: the token ids of each prompt.
       target: gives the vocabulary, the context and the end-of-text tokens.
       processors: see ``sampling.SamplingParams``.
       ends: further tokens that end a row like end-of-text tokens, such as a chat template's end of

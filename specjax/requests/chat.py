@@ -54,7 +54,6 @@ def render_chat(tokenizer, messages: Sequence[Mapping] | Conversation, add_gener
     """The token ids of a conversation in the tokenizer's chat template.
 
     Args:
-      tokenizer: the model's tokenizer.
       messages: turns such as {"role": "user", "content": "..."}; or a ``Conversation``, which has
         arguments of its own.
       add_generation_prompt: whether to end with the beginning of the assistant's next turn.

@@ -75,7 +75,6 @@ def check_limit(count: int, limit: str, what: str, mend: str) -> None:
     """Raises TooLarge where ``count`` is above a limit.
 
     Args:
-      count: the number to check.
       limit: the name of a constant of this module.
       what: the beginning of the message, such as "regex '(a|b)*': its length".
       mend: the end of the message, such as "shorten it".

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.checks import plain, shorten, suggest, whole
+from ..core.checks import check_names, plain, shorten, whole
 from ..core.sampling import NUMBERS, SamplingParams, sampling_params
 from ..errors import RequestError
 from .limits import MOST_SAMPLES
@@ -96,10 +96,7 @@ class Options:
         """
         known = [field.name for field in dataclasses.fields(cls)]
         options = rename_options(options)
-        for name in options:
-            if name not in known:
-                mend = suggest(name, known) or f"; use {', '.join(known)}"
-                raise RequestError(f"option {shorten(name)} is unknown{mend}")
+        check_names(options, known)
         return cls(**options)
 
     def count_samples(self) -> int:

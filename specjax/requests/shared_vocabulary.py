@@ -10,8 +10,7 @@ from ..checkpoints.load import LanguageModel
 from ..errors import RequestError
 from ..heads import Head
 from ..models.decoder import Decoder
-from ..models.draft_vocabulary import DraftVocabulary
-from ..models.vocabulary_intersection import Translated
+from ..models.draft_vocabulary import DraftVocabulary, Translated
 from .vocabulary import token_bytes
 
 

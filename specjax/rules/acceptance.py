@@ -71,10 +71,7 @@ def is_lossy(name: str, sampled: bool) -> bool:
 
 
 def seen_options(rule: Rule | Callable, options: SamplingParams) -> SamplingParams:
-    """The options that make the p of a rule.
-
-    A rule that judges greedy rows sees temperature 1 there.
-    """
+    """The options that make a rule's p: temperature 1 if it judges greedy rows."""
     if not as_rule(rule).judges_greedy:
         return options
     return options.replace(temperature=jnp.where(options.temperature == 0, 1.0, options.temperature))

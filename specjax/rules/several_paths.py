@@ -68,8 +68,7 @@ def choose(p: jax.Array, q: jax.Array, siblings: jax.Array) -> tuple[jax.Array, 
     probability q(x) / (a - b). So the law is q(x) (a^j - b^j) / (a - b), which is computed as
     q(x) (a^(j-1) + a^(j-2) b + ... + b^(j-1)).
 
-    Args:
-      p: float32 [V], may sum to less than 1.
+    ``p``: float32 [V], may sum to less than 1.
 
     Returns int32 [V], the level of each token; float32 [V], the law of the chosen token, zeros
     without siblings; and j.
@@ -96,10 +95,5 @@ def choose(p: jax.Array, q: jax.Array, siblings: jax.Array) -> tuple[jax.Array, 
 
 
 RULES = (
-    Rule(
-        "greedy_block",
-        greedy_block,
-        exact_for=(Drawn.CHAIN, Drawn.INDEPENDENT),
-        default_for=(Drawn.INDEPENDENT,),
-    ),
+    Rule("greedy_block", greedy_block, exact_for=(Drawn.CHAIN, Drawn.INDEPENDENT), default_for=(Drawn.INDEPENDENT,)),
 )

@@ -63,12 +63,7 @@ class Loosening:
     goal: float = 0.8
 
     def __call__(
-        self,
-        p: jax.Array,
-        tree: Tree,
-        key: jax.Array,
-        greedy: jax.Array | bool = False,
-        rate: jax.Array | float = 1.0,
+        self, p: jax.Array, tree: Tree, key: jax.Array, greedy: jax.Array | bool = False, rate: jax.Array | float = 1.0
     ) -> Verdict:
         margin = self.margin * jnp.clip(1 - rate / self.goal, 0, 1)
         return _accept_passed(_within(margin, p, tree), p, tree, key, greedy)
@@ -142,28 +137,7 @@ def _likeliest_path(passed: jax.Array, p: jax.Array, tree: Tree) -> tuple[jax.Ar
 
 RULES = (
     Rule("typical", typical, lossy=True),
-    Rule(
-        "soft_match",
-        SoftMatch(),
-        lossy=True,
-        judges_greedy=True,
-        reads=("greedy",),
-        with_margin=SoftMatch,
-    ),
-    Rule(
-        "loosening",
-        Loosening(),
-        lossy=True,
-        judges_greedy=True,
-        reads=("greedy", "rate"),
-        with_margin=Loosening,
-    ),
-    Rule(
-        "near_match",
-        NearMatch(),
-        lossy=True,
-        judges_greedy=True,
-        reads=("greedy", "cosines"),
-        with_margin=NearMatch,
-    ),
+    Rule("soft_match", SoftMatch(), lossy=True, judges_greedy=True, reads=("greedy",), with_margin=SoftMatch),
+    Rule("loosening", Loosening(), lossy=True, judges_greedy=True, reads=("greedy", "rate"), with_margin=Loosening),
+    Rule("near_match", NearMatch(), lossy=True, judges_greedy=True, reads=("greedy", "cosines"), with_margin=NearMatch),
 )

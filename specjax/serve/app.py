@@ -7,6 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 try:
     import uvicorn  # noqa: F401  ``server`` needs it
@@ -24,7 +30,6 @@ from ..engine import Engine
 from ..errors import SpecjaxError
 from .bodies import check_model, key_of
 from .chat_schema import ChatRequest
-from .description import describe, with_body
 from .endpoints import chat, complete, count_tokens, longest, respond, write_message
 from .errors import ServeError, error_of
 from .gate import Gate
@@ -38,6 +43,8 @@ from .tokens import DetokenizeRequest, TokenizeRequest, describe_tokenizer, deto
 
 _BODIES = CompletionRequest, ChatRequest, ResponsesRequest, MessagesRequest, TokenizeRequest, DetokenizeRequest
 PAGE = Path(__file__).with_name("page.html")
+
+_PLACE = "#/components/schemas/{model}"
 
 
 def make_app(
@@ -156,10 +163,7 @@ async def show_version() -> Response:
 
 
 async def show_page() -> Response:
-    """A page on which a person types a prompt and watches its text arrive.
-
-    Drafted tokens are marked.
-    """
+    """A page that shows a text as it arrives, with drafted tokens marked."""
     return FileResponse(PAGE)
 
 
@@ -190,3 +194,23 @@ def _model(request: Request) -> dict:
         "parent": None,
         "max_model_len": longest(state.engine),
     }
+
+
+def with_body(kind: type[BaseModel]) -> dict[str, Any]:
+    """The arguments of a route whose body is ``kind``."""
+    content = {"application/json": {"schema": {"$ref": _PLACE.format(model=kind.__name__)}}}
+    return {"methods": ["POST"], "openapi_extra": {"requestBody": {"required": True, "content": content}}}
+
+
+def describe(app: FastAPI, kinds: tuple[type[BaseModel], ...], version: str) -> None:
+    """Gives the application a description that has the fields of ``kinds``."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            found = get_openapi(title="specjax", version=version, routes=app.routes)
+            _, schemas = models_json_schema([(kind, "validation") for kind in kinds], ref_template=_PLACE)
+            found.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
+            app.openapi_schema = found
+        return app.openapi_schema
+
+    app.openapi = openapi

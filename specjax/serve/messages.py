@@ -24,7 +24,6 @@ _ERRORS = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-_BLOCKS = {"text": "text", "reasoning_content": "thinking"}
 
 
 class MessagesRequest(BaseModel):
@@ -58,10 +57,7 @@ class MessagesRequest(BaseModel):
     stream: bool | None = None
 
     def chat(self) -> ChatRequest:
-        """The same request as a conversation.
-
-        Raises ServeError for fields, blocks and tools that the server lacks.
-        """
+        """The same request as a conversation. Raises ServeError for what the server lacks."""
         extra = {name: value for name, value in (self.model_extra or {}).items() if value is not None}
         for name in _LACKING:
             if extra.pop(name, None):

@@ -1,7 +1,4 @@
-"""Metrics of the server in Prometheus format.
-
-They have the names of vLLM, so that its dashboards work.
-"""
+"""Metrics of the server in Prometheus format, with vLLM's names, for its dashboards."""
 
 import time
 from collections.abc import Callable
@@ -71,18 +68,12 @@ class Metrics:
         self._live: set[Handle] = set()
 
     def _make(self, kind, name: str, about: str, *labels: str, **options) -> Any:
-        """A figure with the label of the model.
-
-        With further ``labels`` it is a function of their values.
-        """
+        """A figure with the model's label; with ``labels`` a function of their values."""
         metric = kind(f"vllm:{name}", about, ["model_name", *labels], registry=self._registry, **options)
         return partial(metric.labels, self._label) if labels else metric.labels(self._label)
 
     def follow(self, handle: Handle, began: float) -> None:
-        """Counts a request to its end.
-
-        ``began``: the reading of ``time.perf_counter`` when it came.
-        """
+        """Counts a request to its end; ``began``: ``time.perf_counter()`` when it came."""
         self._live.add(handle)
         handle.watch(_Follower(self, handle, began))
 

@@ -1,7 +1,4 @@
-"""The options of a server, for ``serve`` and the command line.
-
-This module needs no package of the extra ``serve``.
-"""
+"""The options of a server. This module needs no package of the extra ``serve``."""
 
 import dataclasses
 from typing import Any

@@ -95,9 +95,10 @@ class StructuredOutputs(BaseModel):
 
     def options(self) -> dict[str, Any]:
         """The options of specjax."""
-        given = {_GUIDED[name]: value for name, value in self.model_dump(by_alias=True).items() if name in _GUIDED}
+        fields = self.model_dump(by_alias=True)
+        constraints = {option: fields[name] for name, option in _GUIDED.items() if fields[name] is not None}
         any_object = {"json_schema": {"type": "object"}} if self.json_object else {}
-        return any_object | {name: value for name, value in given.items() if value is not None}
+        return any_object | constraints
 
 
 class Common(BaseModel):
@@ -166,8 +167,7 @@ class Common(BaseModel):
         guided = {option: value for option, value in guided.items() if value is not None}
         structured = {} if self.structured_outputs is None else self.structured_outputs.options()
         for option in guided.keys() | structured.keys():
-            given = [source for source in (rename_options(options), guided, structured) if option in source]
-            if len(given) > 1:
+            if sum(option in source for source in (rename_options(options), guided, structured)) > 1:
                 raise RequestError(f"{option} is given under two names; give one of them")
         return guided | structured
 
@@ -221,10 +221,7 @@ class CompletionRequest(Common):
 
 
 def read_body(kind: type[Body], body: Any) -> Body:
-    """The request in a value of JSON.
-
-    Raises ServeError, which names the field, where it is none.
-    """
+    """The request in a value of JSON. Raises ServeError with the field where it is none."""
     if not isinstance(body, dict):
         raise ServeError(400, "the body must be a JSON object")
     try:

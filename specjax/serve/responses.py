@@ -51,10 +51,7 @@ class ResponsesRequest(BaseModel):
     stream: bool | None = None
 
     def chat(self) -> ChatRequest:
-        """The same request as a conversation.
-
-        Raises ServeError for fields, items and tools that the server lacks.
-        """
+        """The same request as a conversation. Raises ServeError for what the server lacks."""
         extra = {name: value for name, value in (self.model_extra or {}).items() if value is not None}
         for name in extra.keys() & set(_STATEFUL):
             message = f"{name} is not supported, because the server keeps no answers; send the conversation as input"

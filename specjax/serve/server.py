@@ -36,10 +36,7 @@ By default it would keep megabytes, which are the texts of minutes.
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket on this address; port 0 is any free port.
-
-    Raises RequestError if it cannot be used.
-    """
+    """A socket; port 0 is any free port. Raises RequestError if it cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # For sockets of another protocol asyncio keeps Nagle's algorithm on, and small pieces of text
     # wait up to 40 ms.

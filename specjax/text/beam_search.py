@@ -154,10 +154,7 @@ def search_beams(model: Decoder, tokens, lengths, stops, penalty, *, k: int, L: 
 
 
 def begin(cache: KVCache, root: jax.Array, k: int, L: int) -> Search:
-    """The search before the first level.
-
-    All beams but one have no probability, so they do not count.
-    """
+    """The search before the first level. All beams but one have no probability."""
     B = root.shape[0]
     blank = jnp.zeros((B, k, L), jnp.int32)
     none = jnp.full((B, k), -jnp.inf)

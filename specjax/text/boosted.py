@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.load import load
+from ..core.checks import check_known
 from ..core.read_files import read_toml
 from ..drafters import check_options, split_methods
 from ..errors import RequestError
@@ -61,8 +62,7 @@ def read_boosted(directory: str | Path) -> Boosted:
     table = read_toml(file, f"boost {file}", mend="name a directory that specjax boost has finished")
     known = {field.name: field.type for field in dataclasses.fields(Boosted)}
     for name, value in table.items():
-        if name not in known:
-            raise RequestError(f"{file}: key {name!r} is unknown; use {', '.join(known)}")
+        check_known(f"{file}: key", name, known)
         is_table = name in ("options", "loading")
         if not isinstance(value, dict if is_table else str):
             raise RequestError(f"{file}: {name} must be a {'table' if is_table else 'string'}")
@@ -86,7 +86,6 @@ def load_boosted(directory: str | Path, model: str | None = None, **changes) -> 
     """A generator with the target, the drafter and the method of a directory of ``specjax boost``.
 
     Args:
-      directory: the directory.
       model: the target, where it is no longer in its place; by default that of ``boost.toml``.
       changes: arguments of ``load``, such as dtype or mesh.
 

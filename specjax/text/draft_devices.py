@@ -35,11 +35,11 @@ from ..drafters.parts.draft_ahead import Ahead, draft_ahead, drafts_ahead, propo
 from ..loop import decode
 from ..loop.drafter import Drafter, TrainedHead
 from ..loop.prefill import prefill
+from ..loop.wrapper import Wrapper
 from ..models.base import Scored
 from ..models.decoder import Decoder
 from ..parallel import mesh_of, split_rows
 from ..requests.batch import Batch
-from ..rules.acceptance import Drawn
 from .session import Decoding, Log, Session, dtype_beside, shardings
 
 
@@ -73,7 +73,7 @@ class DraftHalf(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class Received(Drafter):
+class Received(Wrapper):
     """The drafter of the target's half: it proposes the tree that ``draft`` is.
 
     Its state is for the other half: the taps of the prompt, and after a round verdict and taps.
@@ -83,18 +83,6 @@ class Received(Drafter):
     """
 
     drafter: Drafter
-
-    @property
-    def depth(self) -> int:
-        return self.drafter.depth
-
-    @property
-    def drawn(self) -> Drawn:
-        return self.drafter.drawn
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return self.drafter.taps
 
     def init(self, target, draft, tokens, lengths, taps, *, chunk, dtype) -> tuple:
         return taps

@@ -62,16 +62,11 @@ class Result:
 
 
 def results_of(
-    decoding: Decoding,
-    target: LanguageModel,
-    rule: str,
-    session: Session | None = None,
-    together: int | None = None,
+    decoding: Decoding, target: LanguageModel, rule: str, session: Session | None = None, together: int | None = None
 ) -> list[Result]:
     """One Result for each row. Raises NumericsError if a row failed.
 
     Args:
-      rule: the name of the acceptance rule.
       session: tells the choices of a method that chooses.
       together: the rows that were decoded together, if they are more than those of ``decoding``.
     """

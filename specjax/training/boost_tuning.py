@@ -16,10 +16,7 @@ from .sources import Source
 
 
 def boost(
-    recipe: Recipe,
-    target: LanguageModel,
-    paths: Sequence[str | Path | Source] = (),
-    output: str | Path = "run",
+    recipe: Recipe, target: LanguageModel, paths: Sequence[str | Path | Source] = (), output: str | Path = "run"
 ) -> list[LanguageModel]:
     """Trains the drafts of a recipe of kind boost one after another, and returns them.
 

@@ -33,7 +33,6 @@ class Writer:
         Written tokens are learnt. The windows depend only on the seed and the parameters.
 
         Args:
-          count: the number of windows.
           seed: draws beginnings and continuations.
           module: the model that writes from now on, of the same shapes; None for the model so far.
         """

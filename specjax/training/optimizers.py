@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import optax
 
+from ..core.checks import check_known
 from ..errors import RequestError
 from .numbers import number
 
@@ -38,8 +39,7 @@ class Optimizer:
     weight_decay: float = 0.05
 
     def __post_init__(self):
-        if self.name not in _NAMES:
-            raise RequestError(f"optimizer {self.name!r} is unknown; use one of {', '.join(_NAMES)}")
+        check_known("optimizer", self.name, _NAMES)
         if not (self.rate > 0 and self.clip > 0 and self.warmup >= 0 and 0 <= self.decay <= 1):
             raise RequestError("optimizer: rate and clip must be above 0, warmup from 0, and decay from 0 to 1")
 

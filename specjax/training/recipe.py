@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from ..core.checks import shorten, suggest
+from ..core.checks import check_known, shorten, suggest
 from ..core.read_files import read_toml
 from ..errors import RequestError
 from ..parallel import make_mesh, parse_mesh
@@ -124,8 +124,7 @@ class Recipe:
         if self.features and (self.on_policy or self.mesh != MeshShape()):
             raise RequestError("features are kept for texts of files on one device; leave on_policy and [mesh] out")
         # 4. The type, and the sizes of batches and windows.
-        if self.dtype not in ("float32", "bfloat16"):
-            raise RequestError(f"dtype {shorten(self.dtype)} is unknown; use float32 or bfloat16")
+        check_known("dtype", self.dtype, ("float32", "bfloat16"))
         if self.batch % self.mesh.data:
             raise RequestError(
                 f"batch {self.batch} cannot be split over data = {self.mesh.data} devices; use a multiple"
@@ -167,11 +166,8 @@ def make_recipe(table: dict, where: str) -> Recipe:
 
     Raises RequestError for unknown keys and values that do not fit.
     """
-    kind = table.get("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise RequestError(
-            f"{where}: kind {shorten(kind)} is unknown; use one of {', '.join(KINDS)}" + suggest(str(kind), KINDS)
-        )
+    kind: Any = table.get("kind")
+    check_known(f"{where}: kind", kind, KINDS)
     parts = {"head": KINDS[kind].shape, "loss": KINDS[kind].loss, "optimizer": Optimizer, "mesh": MeshShape}
     tables = {"optimizer": KINDS[kind].optimizer} | table
     options = {name: _make(part, tables.get(name, {}), f"{where}: [{name}]") for name, part in parts.items()}
@@ -191,9 +187,7 @@ def _make(options: type, table: Any, where: str):
         raise RequestError(f"{where} must be a table, not {shorten(table)}")
     fields = {field.name: field for field in dataclasses.fields(options)}
     for key, value in table.items():
-        if key not in fields:
-            near = suggest(key, fields) or f"; use {', '.join(fields)}"
-            raise RequestError(f"{where}: key {shorten(key)} is unknown{near}")
+        check_known(f"{where}: key", key, fields)
         name, fits = _TYPES.get(fields[key].type, ("", lambda value: True))
         if not fits(value):
             raise RequestError(f"{where}: {key} = {shorten(value)} is not {name}")

@@ -69,7 +69,6 @@ def train(
     see ``loop.fit``.
 
     Args:
-      recipe: the options of the training.
       target: the model that the drafter drafts for. It must be on the recipe's mesh, if there is
         one.
       paths: files, directories or other sources of text; by default those of the recipe, or else

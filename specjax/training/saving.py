@@ -87,7 +87,6 @@ def report_failure(directory: Path, part: str, state: str = "") -> Iterator[None
     """Turns an error in the block, which writes ``part``, into an error of one line.
 
     Args:
-      directory: the directory of the training.
       part: the name of the written part, for the message.
       state: the state of the older checkpoints, for the message.
 

@@ -72,7 +72,10 @@ def test_long_values_are_shortened():
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("batsh", "option 'batsh' is unknown; did you mean batch"), ("x", "option 'x' is unknown; use batch, device")],
+    [
+        ("batsh", "option 'batsh' is unknown; did you mean batch"),
+        ("x", "option 'x' is unknown; use one of batch, device"),
+    ],
 )
 def test_an_unknown_option_is_one_line_with_a_name_to_use(name, words):
     check_names(["batch"], ("batch", "device"))

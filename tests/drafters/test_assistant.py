@@ -20,7 +20,7 @@ from specjax.checkpoints.tensors import load_model
 from specjax.drafters import AssistantDrafter
 from specjax.errors import ConfigError, RequestError
 from specjax.heads import Assistant, AssistantConfig, Head
-from specjax.models.vocabulary_intersection import LACKING
+from specjax.models.draft_vocabulary import LACKING
 
 TARGET = golden_model("gemma4")  # layers 0 and 2 have windows of 6 tokens; layers 2 and 3 read the keys of 0 and 1
 RAW = read_file("gemma4")[1]

@@ -20,7 +20,7 @@ from specjax.core.cache import KVCache
 from specjax.drafters import BlockDrafter
 from specjax.drafters.parts.best_first import best_first
 from specjax.heads import BlockConfig, BlockHead, Head
-from specjax.models.vocabulary_intersection import LACKING
+from specjax.models.draft_vocabulary import LACKING
 from specjax.tools.plan import hlo
 from specjax.training.run import cast
 

@@ -14,7 +14,7 @@ from support.reference import assert_greedy, is_greedy, logits_after, read_targe
 
 from specjax import Generator, RequestError
 from specjax.drafters import Cascade
-from specjax.models.vocabulary_intersection import Translated
+from specjax.models.draft_vocabulary import Translated
 
 DEEP = 4
 TARGET = tiny_model(0, 8.0, num_layers=1)

@@ -65,7 +65,7 @@ def test_every_method_that_draws_takes_the_options():
     options = dict(draft_temperature=0.7, draft_top_k=5, draft_top_p=0.9)
     chain = make_drafter("ngram,draft_model", **options).drafters[1]
     adaptive = make_drafter("draft_model", draft_length="ema", **options).drafter
-    for drafter in (chain, adaptive, Merged(**options).member, Eagle3(tree=(2, 1), head=EAGLE3, **options).grower):
+    for drafter in (chain, adaptive, Merged(**options).member, Eagle3(tree=(2, 1), head=EAGLE3, **options).drafter):
         assert drafter.draft_options == options
 
 

@@ -12,8 +12,8 @@ from support.program import MOVES, Program
 from support.reference import is_greedy
 
 from specjax import Generator, RequestError
-from specjax.core import cache_runs
 from specjax.drafters import PartialCache, PartialCascade
+from specjax.drafters.parts import partial_reader
 from specjax.tools.plan import hlo
 
 DRAFTS = 3
@@ -110,7 +110,7 @@ def test_the_loop_copies_neither_caches_nor_the_part():
     assert hlo.host_calls(program.text) == []
 
 
-@pytest.mark.parametrize("take", [cache_runs._take_at_once, cache_runs._take_run_by_run])
+@pytest.mark.parametrize("take", [partial_reader._take_at_once, partial_reader._take_run_by_run])
 @pytest.mark.parametrize("heads", [1, 2])
 def test_runs_are_slices(take, heads: int):
     """Both ways of reading runs, one of which TPUs take, against slices of numpy."""

@@ -16,7 +16,7 @@ from specjax.core.cache import KVCache
 from specjax.errors import ConfigError
 from specjax.heads import BlockConfig, BlockHead
 from specjax.heads.convolution import Convolution
-from specjax.models.vocabulary_intersection import LACKING
+from specjax.models.draft_vocabulary import LACKING
 
 V, N, PAST = TINY.vocab_size, 5, 4
 LAYERS = TINY.replace(num_layers=2)

@@ -12,7 +12,7 @@ from support.numpy_layer import attention, linear, mlp, numbers, ordinary, rms
 
 from specjax.heads import Eagle3Config, Eagle3Head, EagleConfig, EagleHead, MtpConfig, MtpHead
 from specjax.models.decoder import Output
-from specjax.models.vocabulary_intersection import LACKING
+from specjax.models.draft_vocabulary import LACKING
 
 LAYERS = TINY.replace(num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=40, norm_eps=1e-3)
 TARGET = tiny_model(0, 8.0, num_layers=4)

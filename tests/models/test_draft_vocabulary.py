@@ -14,8 +14,7 @@ import specjax
 from specjax import Head, LanguageModel, RequestError, restrict_draft
 from specjax.drafters import DraftModel
 from specjax.heads import MedusaConfig, MedusaHeads
-from specjax.models.draft_vocabulary import DraftVocabulary
-from specjax.models.vocabulary_intersection import LACKING, Translated
+from specjax.models.draft_vocabulary import LACKING, DraftVocabulary, Translated
 from specjax.training.frequency import frequent_tokens
 
 UNLIKELY = 1e-4

@@ -97,16 +97,22 @@ def properties(name: str, drafter: str, batch: str) -> dict:
 SETTINGS = pairwise_cover({s: properties(*s) for s in itertools.product(MODELS, DRAFTERS, PROMPTS)})
 
 TOLD = Told()
-VARIANTS = {
-    "gemma4_keys_as_values", "phi3_longrope", "gpt_neox_sequential", "qwen2_moe_sliding", "gpt_oss_mxfp4",
-    "deepseek_v3_dense", "glm4_moe_lite", "qwen3_5_biases", "apertus", "arcee", "cohere", "ernie4_5", "ernie4_5_moe",
-    "exaone4_full", "falcon", "falcon_new", "gptj", "granite", "granite4", "helium", "hunyuan_v1_dense",
-    "llama4_without_norms", "minimax_m2", "olmo3", "phi", "seed_oss",
-}  # fmt: skip
-"""Models whose caches are those of another one in ``MODELS``. They decode no texts here."""
-TOLD_MODELS = [name for name in MODELS if name not in VARIANTS]
 TOLD_IN_FIRST_TIER = ["gemma2"]
 """Local layers, bounds of scores and norms on both sides. ``test_delta_rule`` covers recurrent states."""
+OF_SUMS = {
+    "norm", "rope", "form", "mlp", "qk_norm", "value_norm", "whole_qk_norm", "norm_after", "plain_qk_norm",
+    "output_gate",
+}  # fmt: skip
+"""The mechanisms that change what a layer computes, and not what it keeps or which rows a node sees."""
+
+
+def one_for_each_cache(names: list[str]) -> list[str]:
+    """The first of the models that keep the same kinds of rows and states."""
+    caches = {frozenset(one for one in mechanisms(name) if one[0] not in OF_SUMS): name for name in reversed(names)}
+    return sorted(caches.values())
+
+
+TOLD_MODELS = one_for_each_cache([*TOLD_IN_FIRST_TIER, *MODELS])
 
 commit = jax.jit(kv.commit)
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from specjax import Generator, LanguageModel, RequestError
 from specjax.core.sampling import probabilities, sampling_params
 from specjax.drafters import DraftModel
-from specjax.models.vocabulary_intersection import LACKING, Translated
+from specjax.models.draft_vocabulary import LACKING, Translated
 from specjax.requests.shared_vocabulary import shared_tokens, translate_draft
 
 UNLIKELY = 1e-4

@@ -48,6 +48,20 @@ def test_ratios_of_known_times(script):
     assert report["speeds"][0]["alone"]["median"] == 10  # ten tokens after the first, in a second
 
 
+def test_texts_are_compared_with_plain_decoding_of_the_same_form(script):
+    """The file has Q4_1, so ``stored`` has its numbers; no form of specjax has those of Q4_0."""
+    from contender import Answer, Contender
+    from peers_page import same_texts
+
+    texts = {
+        ("specjax", "int4", "plain"): "aaaa", ("specjax", "int4", "ngram"): "aaaa",
+        ("specjax", "stored", "plain"): "bbbb", ("specjax", "stored", "ngram"): "bbba",
+        ("llama.cpp", "Q4_1", "plain"): "bbaa", ("llama.cpp", "Q4_0", "plain"): "baaa",
+    }  # fmt: skip
+    answers = {Contender(*one, print): [Answer(text, 1, 1.0) for text in row] for one, row in texts.items()}
+    assert [same_texts(one, answers, "model.Q4_1.gguf") for one in answers] == [4, 4, 4, 3, 2, 3]
+
+
 def test_rows_of_heads_lie_as_llama_cpp_rotates_them(script):
     """Rotating pairs of neighbours equals rotating dimension i with i + D / 2."""
     from gguf_files import _interleaved

@@ -6,8 +6,8 @@ import pytest
 from support.chat import chat_tokenizer
 
 from specjax.requests.grammar import compile_grammar
+from specjax.serve.tools.choice import calls_grammar
 from specjax.serve.tools.formats import FORMATS
-from specjax.serve.tools.grammar import calls_grammar
 from specjax.serve.turns import TurnForm
 
 HERMES, MISTRAL, LLAMA = FORMATS

@@ -15,8 +15,8 @@ from specjax.tools.evaluate.report import markdown_table
 TITLE = "specjax beside other programs"
 QUESTION = """How fast is specjax beside other programs with the same weights on the same processor?
 
-A ratio above 1 says that specjax is faster. *Same texts*: texts that equal those of specjax's plain decoding in the
-same number of bits. Programs round differently, so a near tie between two tokens may fall differently."""
+A ratio above 1 says that specjax is faster. *Same texts*: texts that equal those of specjax's plain decoding of the
+same form; of a form that specjax does not have, those in the same number of bits. Programs round differently, so a near tie between two tokens may fall differently."""
 FOLLOWS = """
 - Measure on your own processor: the kernels of the programs differ by its instructions.
 - Give `specjax serve` its cache with `--blocks` for chats: the next turn finds the answer before it there.
@@ -44,7 +44,7 @@ def summary(
     ]  # fmt: skip
     speeds = [
         {
-            "decoding": str(one), "whole": spread(whole[one]), "alone": spread(alone[one]), "same_texts": same_texts(one, answers),
+            "decoding": str(one), "whole": spread(whole[one]), "alone": spread(alone[one]), "same_texts": same_texts(one, answers, args.model),
         }
         for one in whole
     ]  # fmt: skip
@@ -70,10 +70,16 @@ def pairs(speeds: dict[Contender, np.ndarray]) -> Iterator[tuple[str, Contender,
             yield f"{peer}, fastest", own, other
 
 
-def same_texts(one: Contender, answers: dict[Contender, list[Answer]]) -> int:
-    """The texts that equal those of specjax's plain decoding in as many bits."""
-    plain = next((x for x in answers if (x.peer, x.bits, x.method) == ("specjax", one.bits, "plain")), one)
-    return sum(a.text == b.text for a, b in zip(answers[one], answers[plain]))
+def same_texts(one: Contender, answers: dict[Contender, list[Answer]], model: str) -> int:
+    """The texts that equal those of specjax's plain decoding of the same form, else in as many bits.
+
+    A peer's form that the file ``model`` has itself is specjax's form ``stored``.
+    """
+    form = "stored" if one.form in Path(model).name else one.form
+    plain = [x for x in answers if (x.peer, x.bits, x.method) == ("specjax", one.bits, "plain")]
+    plain.sort(key=lambda x: x.form != form)  # The sort is stable: else the first form of as many bits.
+    compared = plain[0] if plain else one
+    return sum(a.text == b.text for a, b in zip(answers[one], answers[compared]))
 
 
 def spread(values: np.ndarray) -> dict:

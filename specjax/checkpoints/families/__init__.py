@@ -109,10 +109,7 @@ _TEXT_PREFIXES = {
     "model.language_model.": ("model.", "model.language_model."),
     "language_model.": ("", "language_model."),
 }
-"""How a model of text and images renames the tensors of its language model.
-
-A prefix becomes another prefix.
-"""
+"""The prefixes of a language model's tensors in a model of text and images."""
 
 NAMES = {name: family.names for name, family in FAMILIES.items()}
 """The tensors of each parameter, by family and path. N stands for the number of the layer."""
@@ -169,10 +166,7 @@ def tensors_in(config: ModelConfig, tensors: Collection[str]) -> list[str]:
 
 
 def _text_prefix(tensors: Collection[str]) -> str | None:
-    """The prefix of a language model's tensors in a model of text and images.
-
-    It is None in other models.
-    """
+    """The prefix of a language model's tensors beside images; None in other models."""
     return next((prefix for prefix in _TEXT_PREFIXES if any(name.startswith(prefix) for name in tensors)), None)
 
 

@@ -1,9 +1,10 @@
 """A family of models: how its config.json is read, what its maths needs, and its tensors' names."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ..blocks import Names, Tensor, rename
 from ..json_fields import Field
@@ -27,6 +28,11 @@ LLAMA_LAYER = {
 Three tensors are queries, keys and values, and two are the gate and the up projection.
 """
 
+_EXPERTS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+"""The names of the matrices of an expert, as most families have them."""
+
+Windows = tuple[int | None, ...]
+
 
 def layer_names(prefix: str, layer: Names = LLAMA_LAYER) -> dict[str, list[str | Tensor]]:
     """The tensors of each parameter of decoder layers, whose names begin with ``prefix``.
@@ -41,10 +47,6 @@ def model_names(layer: Names = LLAMA_LAYER) -> dict[str, list[str | Tensor]]:
     tables = {"embed": "model.embed_tokens.weight", "norm": "model.norm.weight", "head": "lm_head.weight"}
     outside: dict[str, list[str | Tensor]] = {path: [name] for path, name in tables.items()}
     return outside | layer_names("model.layers.N", layer)
-
-
-_EXPERTS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
-"""The names of the matrices of an expert, as most families have them."""
 
 
 def with_biases(modules: Mapping[str, str]) -> dict[str, list[str | Tensor]]:
@@ -113,3 +115,53 @@ class Family:
         """
         first, _, rest = str(self.names["embed"][0]).partition(".")
         return f"{first}." if "." in rest else ""
+
+
+def read_layer_types(options: dict, where: str, default: Sequence[str] = (), needed: str = "") -> Sequence[str]:
+    """The kind of each layer; ``default`` holds where the file has no ``layer_types``.
+
+    Raises ConfigError for a list of another length, and for one without the kind ``needed``.
+    """
+    layers = options["num_hidden_layers"]
+    kinds = default if options["layer_types"] is None else options["layer_types"]
+    if len(kinds) != layers:
+        raise ConfigError(f"{where}: layer_types has {len(kinds)} entries; give one for each of the {layers} layers")
+    if needed and needed not in kinds:
+        raise ConfigError(f"{where}: layer_types has no {needed}; a layer must have it")
+    return kinds
+
+
+def read_windows(options: dict, where: str, default: Windows) -> Windows:
+    """The attention window of each layer in tokens, None for a layer that attends to all tokens.
+
+    ``default`` holds where the file has no ``layer_types``. Raises ConfigError for a list of
+    another length, and for windows without a size.
+    """
+    window = options["sliding_window"]
+    if options["layer_types"] is None:
+        return default
+    kinds = read_layer_types(options, where)
+    if "sliding_attention" in kinds and not window:
+        raise ConfigError(f"{where}: sliding_window is null; layer_types names sliding_attention, which needs it")
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def every(layers: int, window: int | None, pattern: int) -> Windows:
+    """A window in all layers but each ``pattern``-th."""
+    return tuple(window if (i + 1) % pattern else None for i in range(layers))
+
+
+def write_windows(config: ModelConfig) -> dict[str, Any]:
+    """The options of a configuration with attention windows in some layers."""
+    return {"sliding_window": first_window(config, 4096), "layer_types": layer_types(config)}
+
+
+def first_window(config: ModelConfig, otherwise: int | None = None) -> int | None:
+    """The tokens of the first attention window."""
+    return next((window for window in config.windows if window), otherwise)
+
+
+def layer_types(config: ModelConfig) -> list[str]:
+    """The option ``layer_types`` of a configuration."""
+    windows = config.windows or (None,) * config.num_layers
+    return ["sliding_attention" if window else "full_attention" for window in windows]

@@ -9,30 +9,23 @@ from ...models.rope import Rope
 from ..blocks import Tensor, interleave
 from ..json_fields import flag, integer
 from ..rope_options import read_rope, write_rope
-from ..schemas import BOUND, CORE, EPS, HEAD_DIM, LAYER_TYPES, NEVER, POSITIONS, ROTARY, SIZES, WINDOW
-from .base import LLAMA_LAYER, Family, model_names
-from .windows import every, layer_types, read_windows
+from ..schemas import BOUND, EPS, HEAD_DIM, LAYER_TYPES, NEVER, POSITIONS, ROTARY_DECODER, WINDOW, without
+from .base import LLAMA_LAYER, Family, every, model_names, read_windows, write_windows
 
-_NAMES = model_names(
-    LLAMA_LAYER
-    | {
-        "norm": ["input_layernorm.weight"],
-        "mixer.qkv": [Tensor(f"self_attn.{x}_proj.weight", interleave) for x in "qkv"],
-        "mixer.qkv_bias": [Tensor(f"self_attn.{x}_proj.bias", interleave) for x in "qkv"],
-    }
-)
-_OPTIONS = (
-    CORE
-    | {name: field for name, field in (SIZES | ROTARY).items() if name != "rms_norm_eps"}
-    | {
-        "tie_word_embeddings": flag(True),
-        "head_dim": HEAD_DIM,
-        "max_position_embeddings": POSITIONS.otherwise(8192),
-        "layer_norm_eps": EPS.otherwise(1e-5),
-        "attention_bias": flag(),
-        "logit_scale": BOUND.otherwise(0.0625),
-    }
-)
+_LAYER = LLAMA_LAYER | {
+    "norm": ["input_layernorm.weight"],
+    "mixer.qkv": [Tensor(f"self_attn.{x}_proj.weight", interleave) for x in "qkv"],
+    "mixer.qkv_bias": [Tensor(f"self_attn.{x}_proj.bias", interleave) for x in "qkv"],
+}
+_NAMES = model_names(_LAYER)
+_OPTIONS = without(ROTARY_DECODER, "rms_norm_eps") | {
+    "tie_word_embeddings": flag(True),
+    "head_dim": HEAD_DIM,
+    "max_position_embeddings": POSITIONS.otherwise(8192),
+    "layer_norm_eps": EPS.otherwise(1e-5),
+    "attention_bias": flag(),
+    "logit_scale": BOUND.otherwise(0.0625),
+}
 
 
 NO_POSITIONS = Rope(rotated=0.0)
@@ -60,8 +53,7 @@ def _write(config: ModelConfig) -> dict:
 def _write_cohere2(config: ModelConfig) -> dict:
     return _write(config) | {
         "rope_parameters": write_rope(config.local_rope or config.rope),
-        "sliding_window": next((window for window in config.windows if window), 4096),
-        "layer_types": layer_types(config),
+        **write_windows(config),
     }
 
 

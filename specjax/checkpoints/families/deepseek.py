@@ -9,7 +9,7 @@ from ...models.mixers import LatentAttentionConfig
 from ..blocks import Tensor, interleave
 from ..json_fields import Field, choice, flag, integer, list_of, number
 from ..rope_options import read_rope
-from ..schemas import CORE, HEADS, NEVER, POSITIONS, ROTARY, SIZE, SIZES
+from ..schemas import HEADS, NEVER, POSITIONS, ROTARY_DECODER, SIZE, SIZES
 from .base import LLAMA_LAYER, Family, model_names
 from .grouped import COUNT, GROUPED, GROUPED_HARMLESS, GROUPED_LAYER, read_experts, read_routing, write_experts
 
@@ -30,9 +30,7 @@ _NAMES = model_names(
 )
 
 _OPTIONS = (
-    CORE
-    | SIZES
-    | ROTARY
+    ROTARY_DECODER
     | GROUPED
     | {
         "attention_bias": flag(),

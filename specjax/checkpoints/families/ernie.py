@@ -6,7 +6,7 @@ from ...models.feed_forwards import ExpertsConfig, GatedMlpConfig
 from ...models.feed_forwards.grouped_routing import GroupedRouting
 from ..blocks import Tensor, interleave, one_row
 from ..json_fields import flag, integer, number
-from ..schemas import CORE, EPS, HEAD_DIM, HEADS, NEVER, POSITIONS, ROTARY, SIZE, SIZES
+from ..schemas import EPS, HEAD_DIM, HEADS, NEVER, POSITIONS, ROTARY_DECODER, SIZE
 from .base import LLAMA_LAYER, Family, model_names
 from .grouped import COUNT, GROUPED_LAYER
 from .mixtures import TRAINING, experts_of
@@ -15,17 +15,12 @@ _LAYER = LLAMA_LAYER | {
     "mixer.qkv": [Tensor(f"self_attn.{x}_proj.weight", interleave) for x in "qkv"],
     "mixer.qkv_bias": [Tensor(f"self_attn.{x}_proj.bias", interleave) for x in "qkv"],
 }
-_OPTIONS = (
-    CORE
-    | SIZES
-    | ROTARY
-    | {
-        "tie_word_embeddings": flag(True),
-        "head_dim": HEAD_DIM,
-        "max_position_embeddings": POSITIONS.otherwise(131072),
-        "rms_norm_eps": EPS.otherwise(1e-5),
-    }
-)
+_OPTIONS = ROTARY_DECODER | {
+    "tie_word_embeddings": flag(True),
+    "head_dim": HEAD_DIM,
+    "max_position_embeddings": POSITIONS.otherwise(131072),
+    "rms_norm_eps": EPS.otherwise(1e-5),
+}
 
 
 def _read(options: dict, where: str) -> dict:

@@ -1,25 +1,32 @@
-"""Gemma 2 and 3: norms before and after each sub-layer.
-
-Layers are local or global. Embeddings are scaled.
-"""
+"""Gemma 2 and 3: norms around each sub-layer, local and global layers, scaled embeddings."""
 
 from ...models.config import ModelConfig
 from ..json_fields import flag, integer
 from ..rope_options import read_table, write_rope
-from ..schemas import ACTIVATION, BOUND, CORE, HEAD_DIM, HEADS, LAYER_TYPES, NEVER, POSITIONS, ROTARY, SIZES, WINDOW
-from .base import LLAMA_LAYER, Family, model_names
-from .windows import every, layer_types, read_windows
-
-_NAMES = model_names(
-    LLAMA_LAYER
-    | {
-        "mixer_out_norm": ["post_attention_layernorm.weight"],
-        "mlp_norm": ["pre_feedforward_layernorm.weight"],
-        "mlp_out_norm": ["post_feedforward_layernorm.weight"],
-    }
+from ..schemas import (
+    ACTIVATION,
+    BOUND,
+    CORE,
+    HEAD_DIM,
+    HEADS,
+    LAYER_TYPES,
+    NEVER,
+    POSITIONS,
+    ROTARY,
+    ROTARY_DECODER,
+    WINDOW,
+    without,
 )
+from .base import LLAMA_LAYER, Family, every, model_names, read_windows, write_windows
 
-_OPTIONS = {name: field for name, field in (CORE | SIZES | ROTARY).items() if name != "hidden_act"} | {
+_LAYER = LLAMA_LAYER | {
+    "mixer_out_norm": ["post_attention_layernorm.weight"],
+    "mlp_norm": ["pre_feedforward_layernorm.weight"],
+    "mlp_out_norm": ["post_feedforward_layernorm.weight"],
+}
+_NAMES = model_names(_LAYER)
+
+_OPTIONS = without(ROTARY_DECODER, "hidden_act") | {
     "tie_word_embeddings": flag(True),
     "num_key_value_heads": HEADS.optional(4),
     "head_dim": HEAD_DIM.optional(256),
@@ -49,17 +56,8 @@ def _write(config: ModelConfig) -> dict:
     return {
         "query_pre_attn_scalar": round((config.attention_scale or config.head_dim**-0.5) ** -2),
         "final_logit_softcapping": config.logit_softcap,
-        "sliding_window": next((window for window in config.windows if window), 4096),
-        "layer_types": layer_types(config),
+        **write_windows(config),
     }
-
-
-def _read_gemma2(options: dict, where: str) -> dict:
-    return _read(options, where, 2) | dict(attention_softcap=options["attn_logit_softcapping"])
-
-
-def _write_gemma2(config: ModelConfig) -> dict:
-    return _write(config) | {"attn_logit_softcapping": config.attention_softcap}
 
 
 def _read_gemma3(options: dict, where: str) -> dict:
@@ -93,8 +91,8 @@ GEMMA2 = Family(
     },
     _NAMES,
     refused="attention_bias, use_bidirectional_attention",
-    read=_read_gemma2,
-    write=_write_gemma2,
+    read=lambda options, where: _read(options, where, 2) | dict(attention_softcap=options["attn_logit_softcapping"]),
+    write=lambda config: _write(config) | {"attn_logit_softcapping": config.attention_softcap},
     renamed={"hidden_act": "hidden_activation"},
     harmless=_HARMLESS,
 )

@@ -25,9 +25,9 @@ from ..schemas import (
     POSITIONS,
     SIZES,
     WINDOW,
+    without,
 )
-from .base import LLAMA_LAYER, Family, model_names
-from .windows import every, layer_types, read_windows
+from .base import LLAMA_LAYER, Family, every, first_window, layer_types, model_names, read_windows
 
 _NAMES = model_names(
     LLAMA_LAYER
@@ -134,7 +134,7 @@ def _write(config: ModelConfig) -> dict:
     return {
         "per_layer_config": own,
         "rope_parameters": ropes,
-        "sliding_window": next((window for window in config.windows if window), 512),
+        "sliding_window": first_window(config, 512),
         "layer_types": layer_types(config),
         "final_logit_softcapping": config.logit_softcap,
         "hidden_size_per_layer_input": config.per_layer_size,
@@ -156,7 +156,7 @@ GEMMA4 = Family(
     "Gemma4ForCausalLM",
     "Gemma 4 E2B, E4B and 31B",
     CORE
-    | {name: field for name, field in SIZES.items() if name != "hidden_act"}
+    | without(SIZES, "hidden_act")
     | {
         "tie_word_embeddings": flag(True),
         "num_attention_heads": HEADS.otherwise(8),

@@ -7,7 +7,7 @@ dimensions.
 from ...models.config import ModelConfig
 from ..blocks import Tensor, interleave
 from ..json_fields import flag
-from ..schemas import CORE, EPS, HEAD_DIM, HEADS, POSITIONS, ROPE, ROTARY, SIZE, SIZES
+from ..schemas import EPS, HEAD_DIM, HEADS, POSITIONS, ROPE, ROTARY_DECODER, SIZE
 from .base import LLAMA_LAYER, Family, model_names
 from .grouped import COUNT, GROUPED, GROUPED_HARMLESS, GROUPED_LAYER, read_experts, read_routing, write_experts
 
@@ -20,19 +20,14 @@ _NORMS = {
     "mixer_out_norm": ["post_self_attn_layernorm.weight"],
     "mlp_out_norm": ["post_mlp_layernorm.weight"],
 }
-_OPTIONS = (
-    CORE
-    | SIZES
-    | ROTARY
-    | {
-        "num_key_value_heads": HEADS.optional(2),
-        "head_dim": HEAD_DIM.optional(128),
-        "max_position_embeddings": POSITIONS.otherwise(131072),
-        "partial_rotary_factor": ROPE["partial_rotary_factor"],
-        "rms_norm_eps": EPS.otherwise(1.5625e-07),
-        "attention_bias": flag(True),
-    }
-)
+_OPTIONS = ROTARY_DECODER | {
+    "num_key_value_heads": HEADS.optional(2),
+    "head_dim": HEAD_DIM.optional(128),
+    "max_position_embeddings": POSITIONS.otherwise(131072),
+    "partial_rotary_factor": ROPE["partial_rotary_factor"],
+    "rms_norm_eps": EPS.otherwise(1.5625e-07),
+    "attention_bias": flag(True),
+}
 
 
 def _read(options: dict, where: str) -> dict:
@@ -72,17 +67,11 @@ def _read_moe(options: dict, where: str) -> dict:
     return dict(qkv_bias=options["attention_bias"], qk_norm=options["use_qk_norm"], mlps=mlps)
 
 
-def _write_moe(config: ModelConfig) -> dict:
-    return write_experts(config) | {"attention_bias": config.qkv_bias, "use_qk_norm": config.qk_norm}
-
-
 GLM4_MOE = Family(
     "glm4_moe",
     "Glm4MoeForCausalLM",
     "GLM-4.5, 4.5-Air, 4.6 and 4.7",
-    CORE
-    | SIZES
-    | ROTARY
+    ROTARY_DECODER
     | GROUPED
     | {
         "num_key_value_heads": HEADS.otherwise(8),
@@ -98,7 +87,7 @@ GLM4_MOE = Family(
     },
     model_names(LLAMA_LAYER | GROUPED_LAYER),
     read=_read_moe,
-    write=_write_moe,
+    write=lambda config: write_experts(config) | {"attention_bias": config.qkv_bias, "use_qk_norm": config.qk_norm},
     rotated=0.5,
     harmless=GROUPED_HARMLESS,
     drafters="modules in each",

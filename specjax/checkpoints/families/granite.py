@@ -9,8 +9,8 @@ from ...models.mixers import Mamba2Config
 from ...models.rope import Rope
 from ..json_fields import choice, flag, integer, list_of
 from ..rope_options import read_rope
-from ..schemas import BOUND, DECODER, HEADS, POSITIONS, SIZE
-from .base import LLAMA_LAYER, Family, model_names
+from ..schemas import BOUND, DECODER, HEADS, POSITIONS, SIZE, without
+from .base import LLAMA_LAYER, Family, model_names, read_layer_types
 from .mamba2 import NO_LIMIT, mamba_names
 from .mixtures import TRAINING
 
@@ -60,9 +60,7 @@ def _write(config: ModelConfig) -> dict:
 
 
 def _read_granite4(options: dict, where: str) -> dict:
-    layers, kinds = options["num_hidden_layers"], options["layer_types"]
-    if len(kinds) != layers:
-        raise ConfigError(f"{where}: layer_types has {len(kinds)} entries; give one for each of the {layers} layers")
+    kinds = read_layer_types(options, where)
     size = options["head_dim"] or options["hidden_size"] // options["num_attention_heads"]
     rotates = options["position_embedding_type"] == "rope"
     rope = read_rope(options, size, where, 10000.0, None) if rotates else Rope(rotated=0.0)
@@ -131,7 +129,7 @@ GRANITE4 = Family(
     "granitemoehybrid",
     "GraniteMoeHybridForCausalLM",
     "Granite 4.0 350M, 1B and Micro, and H-350M, H-1B and H-Micro",
-    {name: field for name, field in _OPTIONS.items() if name != "intermediate_size"}
+    without(_OPTIONS, "intermediate_size")
     | _MAMBA
     | {
         "shared_intermediate_size": SIZE.otherwise(1024),

@@ -1,11 +1,10 @@
 """LFM2: gated short convolutions, with attention in some layers."""
 
-from ...errors import ConfigError
 from ...models.config import ModelConfig
 from ...models.mixers import ShortConvConfig
 from ..json_fields import choice, flag, integer, list_of, number
-from ..schemas import CORE, EPS, HEAD_DIM, HEADS, POSITIONS, ROTARY, SIZE, SIZES
-from .base import LLAMA_LAYER, Family, layer_names
+from ..schemas import EPS, HEAD_DIM, HEADS, POSITIONS, ROTARY_DECODER, SIZE, without
+from .base import LLAMA_LAYER, Family, layer_names, read_layer_types
 
 _LAYER = LLAMA_LAYER | {
     "mixer_norm": ["operator_norm.weight"],
@@ -25,13 +24,9 @@ _LAYER = LLAMA_LAYER | {
 
 
 def _read(options: dict, where: str) -> dict:
-    layers, kinds, attends = options["num_hidden_layers"], options["layer_types"], options["full_attn_idxs"]
-    if kinds is None:
-        kinds = ["full_attention" if attends is None or i in attends else "conv" for i in range(layers)]
-    if len(kinds) != layers:
-        raise ConfigError(f"{where}: layer_types has {len(kinds)} entries; give one for each of the {layers} layers")
-    if "full_attention" not in kinds:
-        raise ConfigError(f"{where}: layer_types has no full_attention; a layer must have it")
+    layers, attends = range(options["num_hidden_layers"]), options["full_attn_idxs"]
+    default = ["full_attention" if attends is None or i in attends else "conv" for i in layers]
+    kinds = read_layer_types(options, where, default, needed="full_attention")
     conv = ShortConvConfig(options["hidden_size"], options["conv_L_cache"], options["conv_bias"])
     tied = options["tie_embedding"]
     return dict(
@@ -64,8 +59,7 @@ LFM2 = Family(
     "lfm2",
     "Lfm2ForCausalLM",
     "LFM2 and LFM2.5 350M to 2.6B",
-    CORE
-    | {name: field for name, field in (SIZES | ROTARY).items() if name not in ("hidden_act", "rms_norm_eps")}
+    without(ROTARY_DECODER, "hidden_act", "rms_norm_eps")
     | {
         "tie_word_embeddings": flag(True),
         "tie_embedding": flag(None),

@@ -3,8 +3,7 @@
 from ...models.config import ModelConfig
 from ..json_fields import Field, choice, flag, integer, list_of
 from ..schemas import DECODER, HEADS, LAYER_TYPES, NEVER, POSITIONS, WINDOW
-from .base import Family, model_names
-from .windows import layer_types, read_windows
+from .base import Family, first_window, layer_types, model_names, read_windows
 
 _COMMON = DECODER | {
     "max_position_embeddings": POSITIONS.otherwise(32768),
@@ -36,24 +35,8 @@ def _read_qwen(options: dict, where: str) -> dict:
     return _read(options, where) | dict(windows=read_windows(options, where, default))
 
 
-def _read_qwen2(options: dict, where: str) -> dict:
-    return _read_qwen(options, where) | dict(qkv_bias=True, out_bias=False)
-
-
-def _read_qwen3(options: dict, where: str) -> dict:
-    return _read_qwen(options, where) | dict(qk_norm=True)
-
-
-def _write_llama(config: ModelConfig) -> dict:
-    return {"attention_bias": config.qkv_bias, "mlp_bias": config.mlp_bias}
-
-
-def _write_mistral(config: ModelConfig) -> dict:
-    return {"sliding_window": next((w for w in config.windows if w), None)}
-
-
 def _write_qwen(config: ModelConfig) -> dict:
-    window = next((w for w in config.windows if w), None)
+    window = first_window(config)
     bias = {"attention_bias": config.qkv_bias} if config.family == "qwen3" else {}
     if window is None:
         return bias
@@ -81,7 +64,7 @@ LLAMA = Family(
     },
     _NAMES,
     read=_read,
-    write=_write_llama,
+    write=lambda config: {"attention_bias": config.qkv_bias, "mlp_bias": config.mlp_bias},
     drafters="Medusa, Hydra, EAGLE, EAGLE-3, DFlash",
 )
 
@@ -99,7 +82,7 @@ MISTRAL = Family(
     },
     _NAMES,
     read=_read_mistral,
-    write=_write_mistral,
+    write=lambda config: {"sliding_window": first_window(config)},
 )
 
 QWEN2 = Family(
@@ -108,7 +91,7 @@ QWEN2 = Family(
     "Qwen1.5, Qwen2, Qwen2.5, DeepSeek-R1-Distill-Qwen, MiMo-7B",
     _QWEN,
     _NAMES,
-    read=_read_qwen2,
+    read=lambda options, where: _read_qwen(options, where) | dict(qkv_bias=True, out_bias=False),
     write=_write_qwen,
     drafters="EAGLE; modules in MiMo-7B",
 )
@@ -119,7 +102,7 @@ QWEN3 = Family(
     "Qwen3 0.6B to 32B",
     _QWEN | {"head_dim": integer(2, 4096).optional(128)},
     _NAMES,
-    read=_read_qwen3,
+    read=lambda options, where: _read_qwen(options, where) | dict(qk_norm=True),
     write=_write_qwen,
     drafters="EAGLE-3, DFlash, JetSpec, DSpark",
 )

@@ -17,7 +17,6 @@ from ..rope_options import read_rope
 from ..schemas import (
     ACTIVATION,
     BOUND,
-    CORE,
     DECODER,
     EPS,
     HEAD_DIM,
@@ -25,14 +24,12 @@ from ..schemas import (
     LAYER_TYPES,
     NEVER,
     POSITIONS,
-    ROTARY,
-    SIZES,
+    ROTARY_DECODER,
     WINDOW,
 )
-from .base import LLAMA_LAYER, Family, model_names
-from .windows import layer_types, read_windows
+from .base import LLAMA_LAYER, Family, first_window, layer_types, model_names, read_windows
 
-_OPTIONS = CORE | SIZES | ROTARY | {"head_dim": HEAD_DIM, "attention_bias": flag(), "mlp_bias": flag()}
+_OPTIONS = ROTARY_DECODER | {"head_dim": HEAD_DIM, "attention_bias": flag(), "mlp_bias": flag()}
 _PLAIN = {"mlp.up": ["mlp.up_proj.weight"], "mlp.up_bias": ["mlp.up_proj.bias"]}
 
 
@@ -171,9 +168,7 @@ HUNYUAN = Family(
     "hunyuan_v1_dense",
     "HunYuanDenseV1ForCausalLM",
     "Hunyuan 0.5B, 1.8B, 4B and 7B",
-    CORE
-    | SIZES
-    | ROTARY
+    ROTARY_DECODER
     | {
         "head_dim": integer(4, 4096).optional(),
         "max_position_embeddings": POSITIONS.otherwise(2048),
@@ -228,7 +223,7 @@ def _read_smollm3(options: dict, where: str) -> dict:
 
 
 def _write_smollm3(config: ModelConfig) -> dict:
-    window = next((window for window in config.windows if window), None)
+    window = first_window(config)
     return {
         "attention_bias": config.qkv_bias,
         "mlp_bias": config.mlp_bias,
@@ -244,9 +239,7 @@ SMOLLM3 = Family(
     "smollm3",
     "SmolLM3ForCausalLM",
     "SmolLM3 3B",
-    CORE
-    | SIZES
-    | ROTARY
+    ROTARY_DECODER
     | {
         "tie_word_embeddings": flag(True),
         "num_key_value_heads": HEADS.optional(4),

@@ -5,9 +5,19 @@ from ...models.config import ModelConfig
 from ...models.feed_forwards import ExpertsConfig, GatedMlpConfig
 from ...models.kinds import FeedForwardConfig
 from ..json_fields import Field, flag, integer, list_of, number
-from ..schemas import CORE, HEAD_DIM, HEADS, LAYER_TYPES, LONGEST, NEVER, POSITIONS, ROTARY, SIZE, SIZES, WINDOW
-from .base import LLAMA_LAYER, Family, model_names
-from .windows import every, layer_types, read_windows
+from ..schemas import (
+    HEAD_DIM,
+    HEADS,
+    LAYER_TYPES,
+    LONGEST,
+    NEVER,
+    POSITIONS,
+    ROTARY_DECODER,
+    SIZE,
+    SIZES,
+    WINDOW,
+)
+from .base import LLAMA_LAYER, Family, every, first_window, layer_types, model_names, read_windows
 
 COUNT = integer(1, 4096)
 TRAINING = frozenset({"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"})
@@ -35,9 +45,7 @@ _GPT_OSS_LAYER = (
     }
 )
 
-_WINDOWED = (
-    CORE | SIZES | ROTARY | {"head_dim": HEAD_DIM, "attention_bias": flag(), "sliding_window": WINDOW.optional()}
-)
+_WINDOWED = ROTARY_DECODER | {"head_dim": HEAD_DIM, "attention_bias": flag(), "sliding_window": WINDOW.optional()}
 _QWEN = _WINDOWED | {
     "max_position_embeddings": POSITIONS.otherwise(32768),
     "num_experts_per_tok": COUNT,
@@ -65,27 +73,18 @@ def local_experts(positions: int, count: int, chosen: int) -> dict[str, Field]:
 
     The arguments are the other defaults: positions, experts, and those that a token chooses.
     """
-    return (
-        CORE
-        | SIZES
-        | ROTARY
-        | {
-            "num_key_value_heads": HEADS.otherwise(8),
-            "head_dim": integer(2, 4096).otherwise(128),
-            "max_position_embeddings": POSITIONS.otherwise(positions),
-            "num_local_experts": COUNT.otherwise(count),
-            "num_experts_per_tok": COUNT.otherwise(chosen),
-        }
-    )
+    return ROTARY_DECODER | {
+        "num_key_value_heads": HEADS.otherwise(8),
+        "head_dim": integer(2, 4096).otherwise(128),
+        "max_position_embeddings": POSITIONS.otherwise(positions),
+        "num_local_experts": COUNT.otherwise(count),
+        "num_experts_per_tok": COUNT.otherwise(chosen),
+    }
 
 
 def experts_of(config: ModelConfig) -> ExpertsConfig:
     """The experts of a configuration, which are the same in all layers that have any."""
     return next(mlp for mlp in config.mlps if isinstance(mlp, ExpertsConfig))
-
-
-def _window(config: ModelConfig) -> int | None:
-    return next((window for window in config.windows if window), None)
 
 
 def _read_mixtral(options: dict, where: str) -> dict:
@@ -99,7 +98,7 @@ def _write_mixtral(config: ModelConfig) -> dict:
     return {
         "num_local_experts": experts.count,
         "num_experts_per_tok": experts.chosen,
-        "sliding_window": _window(config),
+        "sliding_window": first_window(config),
     }
 
 
@@ -131,7 +130,7 @@ def _read_qwen3(options: dict, where: str) -> dict:
 
 
 def _write_qwen(config: ModelConfig) -> dict:
-    experts, window = experts_of(config), _window(config)
+    experts, window = experts_of(config), first_window(config)
     return {
         "num_experts": experts.count,
         "num_experts_per_tok": experts.chosen,
@@ -149,10 +148,6 @@ def _write_qwen2(config: ModelConfig) -> dict:
     assert shared is not None
     sizes = {"shared_expert_intermediate_size": shared.intermediate_size}
     return _write_qwen(config) | sizes | {"qkv_bias": config.qkv_bias, "layer_types": layer_types(config)}
-
-
-def _write_qwen3(config: ModelConfig) -> dict:
-    return _write_qwen(config) | {"attention_bias": config.qkv_bias}
 
 
 def _read_gpt_oss(options: dict, where: str) -> dict:
@@ -178,7 +173,7 @@ def _write_gpt_oss(config: ModelConfig) -> dict:
         "swiglu_alpha": alpha,
         "swiglu_limit": limit,
         "attention_bias": config.qkv_bias,
-        "sliding_window": _window(config) or 128,
+        "sliding_window": first_window(config) or 128,
         "layer_types": layer_types(config),
     }
 
@@ -242,7 +237,7 @@ QWEN3_MOE = Family(
     },
     model_names(LLAMA_LAYER | QWEN_EXPERTS),
     read=_read_qwen3,
-    write=_write_qwen3,
+    write=lambda config: _write_qwen(config) | {"attention_bias": config.qkv_bias},
     harmless=TRAINING | {"max_window_layers"},
     drafters="EAGLE-3, DFlash",
 )

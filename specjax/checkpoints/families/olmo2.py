@@ -9,16 +9,13 @@ from ...models.rope import Rope
 from ..json_fields import flag, integer, text
 from ..rope_options import read_rope, read_table, write_rope
 from ..schemas import DECODER, EPS, HEADS, LAYER_TYPES, POSITIONS, WINDOW
-from .base import LLAMA_LAYER, Family, model_names
-from .windows import every, layer_types, read_windows
+from .base import LLAMA_LAYER, Family, every, model_names, read_windows, write_windows
 
-_NAMES = model_names(
-    LLAMA_LAYER
-    | {
-        "mixer_out_norm": ["post_attention_layernorm.weight"],
-        "mlp_out_norm": ["post_feedforward_layernorm.weight"],
-    }
-)
+_LAYER = LLAMA_LAYER | {
+    "mixer_out_norm": ["post_attention_layernorm.weight"],
+    "mlp_out_norm": ["post_feedforward_layernorm.weight"],
+}
+_NAMES = model_names(_LAYER)
 _OPTIONS = DECODER | {
     "max_position_embeddings": POSITIONS.otherwise(2048),
     "rms_norm_eps": EPS.otherwise(1e-5),
@@ -60,8 +57,7 @@ def _write_olmo3(config: ModelConfig) -> dict:
     local = config.local_rope or config.rope
     return _write(config) | {
         "rope_parameters": {"full_attention": write_rope(config.rope), "sliding_attention": write_rope(local)},
-        "sliding_window": next((window for window in config.windows if window), 4096),
-        "layer_types": layer_types(config),
+        **write_windows(config),
     }
 
 
@@ -75,12 +71,8 @@ def _read_exaone4(options: dict, where: str) -> dict:
 
 
 def _write_exaone4(config: ModelConfig) -> dict:
-    window = next((window for window in config.windows if window), 4096)
-    return {
-        "rope_parameters": write_rope(config.local_rope or config.rope),
-        "sliding_window": None if config.rope.rotated else window,
-        "layer_types": layer_types(config),
-    }
+    written = {"rope_parameters": write_rope(config.local_rope or config.rope)} | write_windows(config)
+    return written | ({"sliding_window": None} if config.rope.rotated else {})
 
 
 OLMO2 = Family(

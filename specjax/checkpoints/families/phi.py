@@ -6,7 +6,7 @@ from ...errors import ConfigError
 from ...models.rope import Rope
 from ..blocks import Tensor, interleave
 from ..json_fields import choice, integer
-from ..schemas import ACTIVATION, CORE, EPS, HEAD_DIM, NEVER, POSITIONS, ROPE, ROTARY, SIZE, SIZES
+from ..schemas import ACTIVATION, CORE, EPS, HEAD_DIM, NEVER, POSITIONS, ROPE, ROTARY_DECODER, SIZE, SIZES, without
 from .base import LLAMA_LAYER, Family, layer_names, model_names, with_biases
 from .gpt2 import GPT2
 
@@ -42,8 +42,7 @@ PHI = Family(
     "phi",
     "PhiForCausalLM",
     "Phi-1, Phi-1.5, Phi-2",
-    CORE
-    | {name: field for name, field in (SIZES | ROTARY).items() if name != "rms_norm_eps"}
+    without(ROTARY_DECODER, "rms_norm_eps")
     | {
         "head_dim": HEAD_DIM,
         "max_position_embeddings": POSITIONS.otherwise(2048),

@@ -1,12 +1,9 @@
-"""Phi-3 and Phi-4:
-
-Llama's layers with fused projections, and stretched or partial rotary positions.
-"""
+"""Phi-3 and Phi-4: Llama's layers, fused projections, stretched or partial positions."""
 
 from ...models.config import ModelConfig
 from ..json_fields import Field, integer
-from ..schemas import CORE, EPS, HEAD_DIM, NEVER, POSITIONS, ROPE, ROTARY, SIZES, WINDOW
-from .base import LLAMA_LAYER, Family, model_names
+from ..schemas import EPS, HEAD_DIM, NEVER, POSITIONS, ROPE, ROTARY_DECODER, WINDOW
+from .base import LLAMA_LAYER, Family, first_window, model_names
 
 _NAMES = model_names(
     LLAMA_LAYER | {"mixer.qkv": ["self_attn.qkv_proj.weight"] * 3, "mlp.gate_up": ["mlp.gate_up_proj.weight"] * 2}
@@ -30,8 +27,7 @@ def _read(options: dict, where: str) -> dict:
 
 def _write(config: ModelConfig) -> dict:
     trained = config.rope.original_max_position_embeddings or config.max_position_embeddings
-    window = next((window for window in config.windows if window), None)
-    own = {"sliding_window": window, "original_max_position_embeddings": trained}
+    own = {"sliding_window": first_window(config), "original_max_position_embeddings": trained}
     return own | {"pad_token_id": None}  # the default of transformers need not lie in the vocabulary
 
 
@@ -39,9 +35,7 @@ PHI3 = Family(
     "phi3",
     "Phi3ForCausalLM",
     "Phi-3 and Phi-3.5 mini and medium, Phi-4, Phi-4-mini",
-    CORE
-    | SIZES
-    | ROTARY
+    ROTARY_DECODER
     | {
         "rope_scaling": _TABLE,
         "rope_parameters": _TABLE,

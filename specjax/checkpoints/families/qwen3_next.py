@@ -1,7 +1,6 @@
-"""Qwen3-Next and Qwen3.5: the gated delta rule in three of four layers.
+"""Qwen3-Next and Qwen3.5: the gated delta rule, and gated attention in each fourth layer."""
 
-The other layers have gated attention.
-"""
+from collections.abc import Sequence
 
 from ...errors import ConfigError
 from ...models.config import ModelConfig
@@ -9,8 +8,8 @@ from ...models.feed_forwards import ExpertsConfig, GatedMlpConfig
 from ...models.mixers import AttentionConfig, DeltaRuleConfig
 from ..json_fields import choice, flag, integer, list_of
 from ..rope_options import read_rope
-from ..schemas import CORE, HEAD_DIM, HEADS, POSITIONS, ROPE, ROTARY, SIZE, SIZES
-from .base import LLAMA_LAYER, Family, model_names
+from ..schemas import HEAD_DIM, HEADS, POSITIONS, ROPE, ROTARY_DECODER, SIZE
+from .base import LLAMA_LAYER, Family, model_names, read_layer_types
 from .mixtures import COUNT, QWEN_EXPERTS, TRAINING, of_layers
 
 _LAYER = LLAMA_LAYER | {
@@ -27,25 +26,20 @@ _PARTS = {
 }
 
 _DIM = integer(1, 4096)
-_OPTIONS = (
-    CORE
-    | SIZES
-    | ROTARY
-    | {
-        "head_dim": HEAD_DIM.optional(256),
-        "max_position_embeddings": POSITIONS.otherwise(32768),
-        "partial_rotary_factor": ROPE["partial_rotary_factor"],
-        "attention_bias": flag(),
-        "attn_output_gate": choice(True).optional(True),
-        "layer_types": list_of(choice("linear_attention", "full_attention")).optional(),
-        "full_attention_interval": integer(1, 1024).otherwise(4),
-        "linear_conv_kernel_dim": integer(2, 64).otherwise(4),
-        "linear_key_head_dim": _DIM.otherwise(128),
-        "linear_value_head_dim": _DIM.otherwise(128),
-        "linear_num_key_heads": HEADS.otherwise(16),
-        "linear_num_value_heads": HEADS.otherwise(32),
-    }
-)
+_OPTIONS = ROTARY_DECODER | {
+    "head_dim": HEAD_DIM.optional(256),
+    "max_position_embeddings": POSITIONS.otherwise(32768),
+    "partial_rotary_factor": ROPE["partial_rotary_factor"],
+    "attention_bias": flag(),
+    "attn_output_gate": choice(True).optional(True),
+    "layer_types": list_of(choice("linear_attention", "full_attention")).optional(),
+    "full_attention_interval": integer(1, 1024).otherwise(4),
+    "linear_conv_kernel_dim": integer(2, 64).otherwise(4),
+    "linear_key_head_dim": _DIM.otherwise(128),
+    "linear_value_head_dim": _DIM.otherwise(128),
+    "linear_num_key_heads": HEADS.otherwise(16),
+    "linear_num_value_heads": HEADS.otherwise(32),
+}
 _IMAGES = frozenset({"mrope_section", "mrope_interleaved"})
 """Rotary options that give the parts of a picture positions of their own. Text has one position."""
 
@@ -71,15 +65,10 @@ def _read(options: dict, where: str) -> dict:
     return dict(norm_offset=1.0, qk_norm=True, qkv_bias=bias, out_bias=bias, rope=rope, mixers=mixers)
 
 
-def _layer_types(options: dict, where: str) -> list[str]:
-    layers, every, kinds = options["num_hidden_layers"], options["full_attention_interval"], options["layer_types"]
-    if kinds is None:
-        kinds = ["linear_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
-    if len(kinds) != layers:
-        raise ConfigError(f"{where}: layer_types has {len(kinds)} entries; give one for each of the {layers} layers")
-    if "full_attention" not in kinds:
-        raise ConfigError(f"{where}: layer_types has no full_attention; a layer must have it")
-    return kinds
+def _layer_types(options: dict, where: str) -> Sequence[str]:
+    layers, every = range(options["num_hidden_layers"]), options["full_attention_interval"]
+    default = ["linear_attention" if (i + 1) % every else "full_attention" for i in layers]
+    return read_layer_types(options, where, default, needed="full_attention")
 
 
 def _read_experts(options: dict, where: str) -> dict:

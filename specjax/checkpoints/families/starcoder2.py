@@ -2,8 +2,8 @@
 
 from ...models.config import ModelConfig
 from ..json_fields import choice, flag
-from ..schemas import ACTIVATION, CORE, EPS, HEAD_DIM, HEADS, POSITIONS, ROTARY, SIZES, WINDOW
-from .base import LLAMA_LAYER, Family, model_names, with_biases
+from ..schemas import ACTIVATION, EPS, HEAD_DIM, HEADS, POSITIONS, ROTARY_DECODER, WINDOW, without
+from .base import LLAMA_LAYER, Family, first_window, model_names, with_biases
 
 _NAMES = model_names(
     LLAMA_LAYER
@@ -22,15 +22,14 @@ def _read(options: dict, where: str) -> dict:
 
 
 def _write(config: ModelConfig) -> dict:
-    return {"use_bias": config.mlp_bias, "sliding_window": next((w for w in config.windows if w), None)}
+    return {"use_bias": config.mlp_bias, "sliding_window": first_window(config)}
 
 
 STARCODER2 = Family(
     "starcoder2",
     "Starcoder2ForCausalLM",
     "StarCoder 2 3B, 7B, 15B",
-    CORE
-    | {name: field for name, field in (SIZES | ROTARY).items() if name != "rms_norm_eps"}
+    without(ROTARY_DECODER, "rms_norm_eps")
     | {
         "tie_word_embeddings": flag(True),
         "hidden_act": ACTIVATION.otherwise("gelu_pytorch_tanh"),

@@ -23,7 +23,6 @@ from .mixtures import (
 )
 from .ropes import read_rope_options
 from .state_spaces import SSM_HEADS, mamba2_options, nemotron_h_options
-from .t5 import t5
 
 Options = Callable[[Metadata], dict[str, Any]]
 
@@ -182,6 +181,19 @@ def _lfm2(keys: Metadata) -> dict[str, Any]:
     }
 
 
+def _t5(keys: Metadata) -> dict[str, Any]:
+    """T5, whose activation no file names. As in llama.cpp it is GELU with gates, else ReLU."""
+    keys.get("attention.layer_norm_epsilon")  # the number also stands under the key of RMSNorm
+    gated = keys.has("ffn_gate.weight")
+    return {
+        "num_decoder_layers": keys.count("decoder_block_count") or None,
+        "relative_attention_num_buckets": keys.need("attention.relative_buckets_count"),
+        "feed_forward_proj": "gated-gelu" if gated else "relu",
+        "dense_act_fn": "gelu_new" if gated else "relu",
+        "decoder_start_token_id": keys.count("decoder_start_token_id"),
+    }
+
+
 ARCHITECTURES = {
     "llama": Architecture(lambda keys: "mixtral" if keys.get("expert_count") else "llama", _llama, pairs=True),
     "llama4": Architecture(_of("llama4_text"), llama4),
@@ -223,6 +235,6 @@ ARCHITECTURES = {
     "mamba2": Architecture(_of("mamba2"), mamba2_options, heads=SSM_HEADS),
     "nemotron_h": Architecture(_of("nemotron_h"), nemotron_h_options),
     "phi2": Architecture(_of("phi")),
-    "t5": Architecture(_of("t5"), t5),
+    "t5": Architecture(_of("t5"), _t5),
 }
 """The supported values of ``general.architecture``."""

@@ -39,8 +39,7 @@ def _unpack_bits(values: np.ndarray, run: int, bits: int, count: int = 0) -> np.
 
     Each run of ``run`` bytes gives the lowest bits of all its bytes, then the next bits.
 
-    Args:
-      count: the numbers in a value; by default as many as a byte holds.
+    ``count``: the numbers in a value; by default as many as a byte holds.
     """
     shifts = np.arange(0, bits * (count or 8 // bits), bits, dtype=values.dtype)[:, None]
     parts = values.reshape(*values.shape[:-1], -1, 1, run) >> shifts & (2**bits - 1)

@@ -35,7 +35,9 @@ def gemma(largest: int) -> Callable[[Metadata], dict[str, Any]]:
 
 def gemma4(keys: Metadata) -> dict[str, Any]:
     """The options of Gemma 4, whose layers without a window have heads of another size."""
-    layers, size, whole = keys.need("block_count"), keys.need("attention.key_length_swa"), _global_layers(keys)
+    layers, size = keys.need("block_count"), keys.need("attention.key_length_swa")
+    pattern = _each_layer(keys, "attention.sliding_window_pattern")
+    whole = [i for i, local in enumerate(pattern) if not local]  # the layers without a window
     shared = keys.count("attention.shared_kv_layers")
     heads = _each_layer(keys, "attention.head_count_kv")
     own = {"head_dim": keys.need("attention.key_length")}
@@ -62,11 +64,6 @@ def _each_layer(keys: Metadata, key: str) -> list:
     if len(values) not in (1, layers):
         raise ConfigError(f"{keys.where(key)} has {len(values)} entries; it must have one for each of {layers} layers")
     return values * layers if len(values) == 1 else values
-
-
-def _global_layers(keys: Metadata) -> list[int]:
-    """The layers without a window."""
-    return [i for i, local in enumerate(_each_layer(keys, "attention.sliding_window_pattern")) if not local]
 
 
 def _units(keys: Metadata, first: int) -> dict[str, Any]:

@@ -40,8 +40,7 @@ class GgufFile:
 def open_gguf(path: Path) -> GgufFile:
     """The contents of a GGUF file. The bytes of a tensor are read when it is indexed.
 
-    Args:
-      path: the file, or any part of a split one.
+    ``path``: the file, or any part of a split one.
 
     Raises CheckpointError for a file that is missing, cut off, corrupt, big-endian or of another
     version, for a missing part, for tensors of other types than ``packed.TYPES``, and where the

@@ -126,9 +126,7 @@ class Layout(ABC):
     def names(self, config, checkpoint: RawCheckpoint | None = None) -> Names:
         """The tensors of each parameter of the module, by its path; see ``families.blocks``.
 
-        Args:
-          config: the head's configuration.
-          checkpoint: the checkpoint to read; None to write a checkpoint.
+        ``checkpoint``: the checkpoint to read; None to write a checkpoint.
         """
 
     @abstractmethod
@@ -161,8 +159,6 @@ def read_layers(checkpoint: RawCheckpoint, raw: dict, first: str, others: Collec
     """The decoder layers that ``raw`` describes.
 
     Args:
-      checkpoint: the checkpoint of the head.
-      raw: the config.json of the layers.
       first: the prefix of the first layer's tensors; see ``layer_options``.
       others: families of the layout whose layers are not Llama's.
     """

@@ -77,10 +77,7 @@ class Eagle3Layout(Layout):
     ) -> Eagle3Config:
         """The configuration of a head.
 
-        Args:
-          raw: the config.json of the decoder layers.
-          options: the head's own options.
-          ids: the layers whose inputs are read; None for the layers of the paper.
+        ``ids``: the layers whose inputs are read; None for the layers of the paper.
         """
         layers = read_layers(checkpoint, raw, "midlayer" if checkpoint.begins("midlayer.") else "layers.0")
         parallel = "mask_hidden" in checkpoint or checkpoint.read(options, _FIELDS)["parallel_drafting"]

@@ -1,7 +1,4 @@
-"""Medusa heads as their authors write them.
-
-Their config.json is often wrong, so the tensors give the shapes.
-"""
+"""Medusa heads as their authors write them. The tensors give the shapes."""
 
 import re
 
@@ -55,7 +52,6 @@ def read_sizes(checkpoint: RawCheckpoint, output: str, target: ModelConfig) -> d
     """The sizes of the target and the dtype of weights.
 
     Args:
-      checkpoint: the checkpoint of the heads.
       output: the name of the first head's output matrix, of shape [vocabulary, width].
       target: gives the number of layers and the dtype where config.json has none.
 

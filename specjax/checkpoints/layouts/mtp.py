@@ -67,10 +67,7 @@ class MtpLayout(Layout):
         return "mtp."
 
     def layer(self, prefix: str, i: int | str) -> str:
-        """The prefix of the tensors of decoder layer i of the module at ``prefix``.
-
-        ``i`` may be the letter N.
-        """
+        """The prefix of layer i of the module at ``prefix``; ``i`` may be the letter N."""
         return f"{prefix}layers.{i}"
 
     def config(self, checkpoint: RawCheckpoint, target: ModelConfig) -> MtpConfig:

@@ -47,10 +47,7 @@ class Speculators(Layout):
         return checkpoint.raw.get("speculators_model_type") == self.type
 
     def layer_config(self, checkpoint: RawCheckpoint) -> dict:
-        """The config.json of the decoder layers.
-
-        Raises ConfigError for an unknown option at the top level.
-        """
+        """The options of the decoder layers. Raises ConfigError for an unknown one."""
         check_options(checkpoint.raw, _OUTER | self.options, checkpoint.where)
         nested = checkpoint.read(checkpoint.raw, {"transformer_layer_config": table()})
         return {key: checkpoint.raw[key] for key in _LAYER_OPTIONS if key in checkpoint.raw} | nested[

@@ -27,10 +27,7 @@ def unpack(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 
 class Packed:
-    """A tensor of a checkpoint that is stored as blocks and scales.
-
-    It has the interface of a safetensors slice.
-    """
+    """A tensor that is stored as blocks and scales, as a slice of safetensors."""
 
     def __init__(self, blocks, scales):
         self._blocks, self._scales = blocks, scales

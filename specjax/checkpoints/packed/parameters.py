@@ -65,8 +65,7 @@ class Source(NamedTuple):
 def read_parameter(source: Source, placement: Placement, on_host: bool) -> jax.Array | Quantised:
     """The parameter, quantised or with the numbers of a packed checkpoint as ``placement`` says.
 
-    Args:
-      on_host: whether an array goes to the host's memory. A quantised weight stays on the device.
+    ``on_host``: whether an array goes to the host's memory. A quantised weight stays on the device.
     """
     scheme = None if placement.keeps_numbers else placement.quantize
     stored = None if scheme else _stored(source, placement)

@@ -51,10 +51,7 @@ def take(tensors: dict, name: str, where: str):
 
 
 def _nibbles(words: np.ndarray, axis: int, order: np.ndarray | None = None) -> np.ndarray:
-    """The numbers 0 to 15 in words int32, one after another along ``axis``.
-
-    ``order`` is as ``_AWQ_ORDER``.
-    """
+    """The numbers 0 to 15 in words int32, along ``axis``; ``order`` as in ``_AWQ_ORDER``."""
     words = np.moveaxis(words, axis, -1).view(np.uint32)
     parts = (words[..., None] >> _NIBBLES.astype(np.uint32)) & 15
     if order is not None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
-from ...core.checks import per_row, shorten, whole
+from ...core.checks import per_row, shorten
 from ...core.state import DecodeState
+from ...core.tree import node_count
 from ...errors import RequestError
 from ...loop.drafter import Drafter
 from ...rules.acceptance import Drawn
@@ -80,7 +81,7 @@ class DrawnChain(Drawing):
         def num_speculative_tokens(self) -> int: ...
 
     def __post_init__(self):
-        whole("num_speculative_tokens", self.num_speculative_tokens)
+        node_count("num_speculative_tokens", self.num_speculative_tokens)
         super().__post_init__()
 
     @property

@@ -5,6 +5,8 @@ Tokens beyond the wanted number are dropped. Their number does not depend on the
 these stay exact.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -13,11 +15,14 @@ from jax import lax
 from ...core.cache import KVCache
 from ...core.state import DecodeState, Requests
 from ...core.stats import Counters
-from ...core.tree import Tree, chain
+from ...core.tree import Tree, chain, node_count
 from ...loop.decode import Round, accept, commit, propose, round_keys, score
 from ...loop.drafter import Drafter
 from ...models.base import Model
 from ...rules.acceptance import resolve
+from ..draft_model import DraftModel
+from ..ngram import Ngram
+from .draft_sampling import DrawnChain
 
 
 class InnerLoop(struct.PyTreeNode):
@@ -94,3 +99,31 @@ class InnerLoop(struct.PyTreeNode):
         valid = place < count if read else place <= count
         q = jnp.where((place < depth)[:, None], self.q[:, : depth + 1], 0)
         return jax.vmap(chain)(tokens, q, valid.at[:, 0].set(True))
+
+
+@dataclasses.dataclass(frozen=True)
+class InnerMethod(DrawnChain):
+    """A method whose rounds run an inner loop, in which an inner method drafts; see ``inner_loop``.
+
+    Attributes:
+      num_speculative_tokens: tokens that the target tests in a round.
+      inner_speculative_tokens: tokens that the model of the inner loop tests in a call. A draft
+        below that model draws them. Without such a draft they are looked up in the row.
+      prompt_lookup_max, prompt_lookup_min: as in ``Ngram``, for tokens that are looked up.
+    """
+
+    num_speculative_tokens: int = 5
+    inner_speculative_tokens: int = 3
+    prompt_lookup_max: int = 4
+    prompt_lookup_min: int = 1
+
+    def __post_init__(self):
+        node_count("inner_speculative_tokens", self.inner_speculative_tokens)
+        self.inner(None)
+        super().__post_init__()
+
+    def inner(self, model) -> Ngram | DraftModel:
+        """The inner method: a chain of the draft ``model``, or n-grams for None."""
+        if model is not None:
+            return DraftModel(self.inner_speculative_tokens)
+        return Ngram(self.inner_speculative_tokens, self.prompt_lookup_max, self.prompt_lookup_min)

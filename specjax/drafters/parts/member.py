@@ -9,10 +9,7 @@ from ...loop.drafter import Drafter
 
 @dataclasses.dataclass(frozen=True)
 class Member(Drafter):
-    """A method that proposes chains, and that may skip any round.
-
-    A chain has ``num_speculative_tokens`` tokens.
-    """
+    """A method that proposes chains of ``num_speculative_tokens``, and may skip rounds."""
 
     if TYPE_CHECKING:  # the field of the subclasses
 

@@ -17,16 +17,17 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ...core.cache import KVCache, commit
-from ...core.cache_runs import take_runs
+from ...core.cache import POSITIONS, KVCache, commit
 from ...core.checks import whole
 from ...core.eight_bits import EightBitRows, full_dtype, read
+from ...core.tree import node_count
 from ...errors import RequestError
 from ...models.base import Output, Sizes
 from ...models.config import ModelConfig
 from ...models.decoder import Decoder, run_layers
 from ...models.layer import Nodes
 from ...models.mixers import AttentionConfig
+from ...parallel import each_part_of_heads
 from .draft_sampling import Drawing
 
 SELF = ((True,),)
@@ -60,8 +61,9 @@ class PartialReader(Drawing):
     reads_target = True
 
     def __post_init__(self):
-        for name, least in (("attention_sinks", 0), ("draft_window", 1), ("cache_chunks", 0), ("chunk_size", 1)):
+        for name, least in (("attention_sinks", 0), ("draft_window", 1), ("chunk_size", 1)):
             whole(name, getattr(self, name), least)
+        node_count("cache_chunks", self.cache_chunks, 0)
         super().__post_init__()
 
     def check(self, config: ModelConfig) -> None:
@@ -196,3 +198,34 @@ def add_node(part: KVCache, out: Output) -> KVCache:
     """The part with the rows of one node, after the forward that returned ``out``."""
     finite = jnp.isfinite(out.hidden).all((1, 2))
     return commit(part, out.rows, None, part.length + 1, valid=finite)
+
+
+def take_runs(leaf: jax.Array, starts: jax.Array, size: int) -> jax.Array:
+    """Runs of ``size`` positions, [B, K, N * size, D], from an array [B, K, T, D] of a cache.
+
+    Args:
+      starts: int32 [B, K or 1, N], the first position of each run; with 1 all key heads have the
+        same runs. A run must not reach beyond T.
+    """
+    in_parts = partial(each_part_of_heads, partial(_take_run_by_run, size=size))
+    return lax.platform_dependent(leaf, starts, tpu=in_parts, default=partial(_take_at_once, size=size))
+
+
+def _take_at_once(leaf: jax.Array, starts: jax.Array, *, size: int) -> jax.Array:
+    places = (starts[..., None] + jnp.arange(size)).reshape(*starts.shape[:2], -1)
+    return jnp.take_along_axis(leaf, places[..., None], POSITIONS, mode="clip")
+
+
+def _take_run_by_run(leaf: jax.Array, starts: jax.Array, *, size: int) -> jax.Array:
+    """Reads one slice for each run, in a loop. XLA:TPU copies the cache for a gather."""
+    B, K, _, D = leaf.shape
+    _, heads, N = starts.shape
+
+    def take(run):
+        b = run // (heads * N)
+        head = run // N % heads
+        start = starts[b, head, run % N]
+        return lax.dynamic_slice(leaf, (b, head, start, 0), (1, K // heads, size, D))[0]
+
+    runs = lax.map(take, jnp.arange(B * heads * N)).reshape(B, heads, N, K // heads, size, D)
+    return jnp.moveaxis(runs, 3, 2).reshape(B, K, N * size, D)

@@ -21,9 +21,7 @@ def name_of_routine(function: Callable, dtype: np.dtype) -> str:
 
     The name is the same in each process, so that compiled programs may be kept on disk.
 
-    Args:
-      function: see ``core.ask_host``.
-      dtype: the dtype of the answer.
+    ``function``: see ``core.ask_host``.
     """
     name = "_".join([*function.__module__.split("."), function.__name__, dtype.name])
     if name not in _routines:

@@ -63,10 +63,7 @@ class Call:
         return self.follow(_ATTRIBUTES, 0, _VALUE, 0, of=I64)
 
     def follow(self, *offsets: int, of: ir.Type = POINTER):
-        """The value of a type behind a chain of pointers.
-
-        Each pointer is at an offset in bytes from the one before.
-        """
+        """The value behind a chain of pointers, each at an offset in bytes from the last."""
         at = self.frame
         for n, offset in enumerate(offsets, 1):
             at = self.build.gep(at, [I64(offset)], source_etype=I8)

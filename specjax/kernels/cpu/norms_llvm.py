@@ -12,8 +12,7 @@ def row_norms(name: str, centred: bool, narrow: bool) -> Call:
 
     The attribute has the bits of eps.
 
-    Args:
-      narrow: whether the weights are bfloat16, else float32.
+    ``narrow``: whether the weights are bfloat16, else float32.
     """
     call = Call(name)
     build = call.build

@@ -90,8 +90,7 @@ def _products(build, operands: _Operands, start, group: range, block: int, ahead
 
     The weights of the block begin at ``start``.
 
-    Args:
-      ahead: Distances from ``start`` to weights that the second cache fetches meanwhile.
+    ``ahead``: Distances from ``start`` to weights that the second cache fetches meanwhile.
     """
     x, w, inputs, dot = operands
     lanes, number = (2 * LANES, _BFloat()) if dot else (LANES, FLOAT)

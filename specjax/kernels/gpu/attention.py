@@ -16,10 +16,7 @@ from jax import lax
 NEVER = -1e30
 """The score of a masked position. It is finite, because an empty past must not give NaN."""
 _CHUNK = {32: 64, 64: 64, 128: 64, 256: 16}
-"""Positions that a program reads at once, and the most queries that it has, by head size.
-
-Shared memory limits both.
-"""
+"""Positions read at once, and the most queries, by head size: shared memory limits both."""
 _SHARE, _PROGRAMS = 64, 512
 """Positions that are worth a program of their own, and programs that fill a GPU."""
 _WARPS, _STAGES = 4, 2

@@ -111,10 +111,7 @@ def _linear(rows: jax.Array, weights: jax.Array | Quantised, biases: jax.Array |
 
 
 def activate(gate: jax.Array, up: jax.Array, clamp: tuple[float, float] | None) -> jax.Array:
-    """The units of gate and up projections:
-
-    ``silu(gate) * up``, or the clamped units of gpt-oss.
-    """
+    """The units of gate and up: ``silu(gate) * up``, or gpt-oss's clamped units."""
     if clamp is None:
         return jax.nn.silu(gate) * up
     alpha, limit = clamp

@@ -189,10 +189,7 @@ class Attention(nnx.Module):
         return rotate_keys(projected, angles, nodes.dtype)
 
     def queries(self, normed, nodes):
-        """The queries of N positions, rotated, float32 [B, N, K, G, D].
-
-        Attention is not computed.
-        """
+        """The rotated queries float32 [B, N, K, G, D] of N positions, without attention."""
         projected, angles, _ = self._project(normed, nodes)
         return rotate(projected[..., :-2, :], *angles)
 

@@ -1,16 +1,18 @@
-"""The fields of a request with tools, and what they ask of the text."""
+"""The fields of a request with tools, and the grammar that they ask of the text."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import ServeError
 from .formats import ToolFormat
-from .grammar import calls_grammar
 
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+
+_COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""llguidance's options for JSON as Python and chat templates write it."""
 
 
 class Function(BaseModel):
@@ -101,3 +103,38 @@ def plain_calls(calls: Sequence[dict[str, Any]], where: str) -> list[dict]:
             raise ServeError(400, f"{where}: {problem}; mend it", param="messages")
         plain.append(call | {"function": function | {"arguments": arguments}})
     return plain
+
+
+def calls_grammar(form: ToolFormat, functions: Sequence[Mapping], *, several: bool, with_mark: bool) -> str:
+    """The grammar of texts that call one of ``functions``, in OpenAI's form, and nothing else.
+
+    Args:
+      several: whether there may be more calls than one.
+      with_mark: whether the text shows the format's mark.
+    """
+    opening = (form.mark if with_mark else "") + form.opening
+    more = f"({_literal(form.between)} call)*" if several else ""
+    lines = [
+        f"start: {_literal(opening)} call {more} {_literal(form.closing)}",
+        f"call: {' | '.join(f'call{i}' for i in range(len(functions)))}",
+    ]
+    for i, function in enumerate(functions):
+        schema = json.dumps(_closed(function.get("parameters") or {"type": "object"}) | {"x-guidance": _COMPACT})
+        head = f'{{"name": {json.dumps(function["name"])}, "{form.arguments}": '
+        lines += [f"call{i}: {_literal(head)} arguments{i} {_literal('}')}", f"arguments{i}: %json {schema}"]
+    return "\n".join(lines)
+
+
+def _closed(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of arguments, without any that the function does not name.
+
+    A schema in which another part may name them stays open.
+    """
+    if parameters.keys() & {"$ref", "allOf", "anyOf", "oneOf", "patternProperties", "additionalProperties"}:
+        return dict(parameters)
+    return {"properties": {}} | dict(parameters) | {"additionalProperties": False}
+
+
+def _literal(text: str) -> str:
+    """A text as Lark quotes it; the empty text is left out."""
+    return json.dumps(text) if text else ""

@@ -73,15 +73,12 @@ def fit(samples: Sequence[Sample], batch: int) -> Latency:
 
 
 def measure_samples(
-    shapes: Iterable[tuple[ModelConfig, int]],
-    batch: int,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    shapes: Iterable[tuple[ModelConfig, int]], batch: int, progress: Callable[[int, int], None] = lambda done, of: None
 ) -> list[Sample]:
     """Times one token of random models on this device. The models alternate.
 
     Args:
       shapes: configurations, and the number of tokens in each row of the cache.
-      batch: the number of rows.
       progress: called with the number of timed runs done and of all timed runs.
     """
     timers = {}

@@ -73,9 +73,7 @@ def compare_places(
     """Compares target and draft at the places of a text from token ``first`` on.
 
     Args:
-      target: the target's model.
       draft: a model of the target's vocabulary, or the module of a head.
-      ids: the tokens of the text.
       first: the index of the first root. The last root is the last token but one.
       temperature: the temperature of ``overlap`` and ``accepted``.
       inputs: what a head reads of the target, see ``read_taps``; by default the taps of its

@@ -19,9 +19,8 @@ from ...text.machine import machine
 from . import texts
 from .forecast import forecast
 from .measurements import MOST_TEXTS, Evidence, draft_of, read, write_own
-from .other_devices import plan_rounds
 from .reasons import find_reasons
-from .round_time import RoundTimes, count_nodes, room_for, time_rounds, without_draft
+from .round_time import RoundTimes, count_nodes, plan_rounds, room_for, time_rounds, without_draft
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,10 +121,7 @@ def examine(
 
 
 def check(method: str | None) -> None:
-    """Raises RequestError for a method that ``examine`` cannot use.
-
-    It runs before a model is loaded.
-    """
+    """Raises RequestError for a method that ``examine`` cannot use, before any loading."""
     if method == "none":
         raise RequestError("nothing drafts here; name a draft with --draft, or a --method that needs none")
 
@@ -201,10 +197,7 @@ def _plan(trial: _Trial, batch: int) -> RoundTimes:
 
 
 def _collect(trial: _Trial, conversations, written: list, rounds: dict, forecasts: list[dict]) -> Evidence:
-    """The evidence.
-
-    If a draft reads texts, it has the places of the user's texts and of the target's own.
-    """
+    """The evidence, with the places of all texts if a draft reads texts."""
     settings = trial.settings
     generator = trial.generator
     tokens = settings.max_new_tokens

@@ -22,7 +22,6 @@ def forecast(rounds: np.ndarray, tokens: int, times: RoundTimes, batch: int, dep
     Args:
       rounds: int [texts, samples], the rounds of texts of ``tokens`` new tokens each.
       times: the seconds of rounds at this batch.
-      batch: the number of rows that are decoded together.
       depth: the longest path of the method, in edges.
 
     Returns an object for JSON. ``speedup`` is the time of plain decoding over that of the method,

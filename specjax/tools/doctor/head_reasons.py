@@ -1,4 +1,4 @@
-"""Reasons in the inputs of a trained head: another checkpoint, or other layers of the target."""
+"""Reasons in the target's states: other layers, another checkpoint, and quantised weights."""
 
 from collections.abc import Sequence
 from itertools import permutations
@@ -6,12 +6,16 @@ from itertools import permutations
 import jax
 import jax.numpy as jnp
 
+from ...checkpoints.load import load
+from ...errors import SpecjaxError
 from ...heads.base import HeadModule
+from ...models.quantised_weights import scheme_of
+from ...parallel import mesh_of
 from .distributions import Places, compare_places, read_taps
-from .measurements import Evidence, Reason, mean, rises, tokens_of
+from .measurements import Evidence, Reason, if_accepted_more, mean, tokens_of
 
 _TEXTS = 4
-"""The number of texts that are read with other inputs."""
+"""The number of texts that are read with other inputs, or with full weights."""
 
 _TOKENS = 128
 """The number of newest tokens of each text that are read."""
@@ -36,17 +40,13 @@ def other_taps(evidence: Evidence) -> Reason | None:
     before = _read(evidence)
     candidates = {taps: _read(evidence, taps) for taps in other_layers(head.config.taps, head.config.target_layers)}
     best = max(candidates, key=lambda taps: mean(candidates[taps], "overlap"), default=None)
-    if best is None or not rises(before, candidates[best]):
+    if best is None:
         return None
-    acceptance = mean(before, "overlap")
-    best_acceptance = mean(candidates[best], "overlap")
     text = (
-        f"the head reads the wrong layers: it is accepted with {acceptance:.2f} from layers {_list(head.config.taps)} "
-        f"and with {best_acceptance:.2f} from {_list(best)}; mend the layers in the head's config.json"
+        f"the head reads the wrong layers: it is accepted with {{before:.2f}} from layers {_list(head.config.taps)} "
+        f"and with {{after:.2f}} from {_list(best)}; mend the layers in the head's config.json"
     )
-    return Reason(
-        "layer taps", text, {"acceptance": acceptance, "acceptance_from_other_layers": best_acceptance, "taps": best}
-    )
+    return if_accepted_more("layer taps", text, before, candidates[best], "acceptance_from_other_layers", taps=best)
 
 
 def other_checkpoint(evidence: Evidence) -> Reason | None:
@@ -94,3 +94,29 @@ def _read(evidence: Evidence, taps: Sequence[int] | None = None, shuffle: bool =
 
 def _list(taps: Sequence[int]) -> str:
     return ", ".join(map(str, taps))
+
+
+def quantised_target(evidence: Evidence) -> Reason | None:
+    """The draft is accepted more on the same texts if the target has its full weights.
+
+    A head reads the target's hidden states, which quantised weights shift. The full weights are
+    loaded by the target's name; a checkpoint that has none gets no test.
+    """
+    target = evidence.generator.target
+    if evidence.draft is None or scheme_of(target.model) is None:
+        return None
+    try:
+        full = load(target.name, mesh=mesh_of(target.model)).model
+    except SpecjaxError:
+        return None
+    if scheme_of(full) is not None:
+        return None
+    before, after = (
+        [compare_places(model, evidence.draft, tokens_of(text), 1, temperature=1.0) for text in evidence.texts[:_TEXTS]]
+        for model in (target.model, full)
+    )
+    text = (
+        "the draft was trained on full weights: it is accepted with {before:.2f} by the quantised target and with "
+        "{after:.2f} by the full one; use a form of more bits, or train the draft on the quantised target"
+    )
+    return if_accepted_more("quantised target", text, before, after, "acceptance_of_full_weights")

@@ -104,6 +104,26 @@ def mean(places: Sequence[Places], field: str) -> float:
     return float(np.concatenate([getattr(each, field) for each in places]).mean())
 
 
+def if_accepted_more(
+    name: str, text: str, before: Sequence[Places], after: Sequence[Places], figure: str, **figures
+) -> Reason | None:
+    """The reason that the draft is accepted more in another setting, where it is; else None.
+
+    Args:
+      name: that of the reason.
+      text: its text, with ``{before}`` and ``{after}`` in place of both acceptances.
+      before, after: the same places in the examined setting and in the other one.
+      figure: the name of the acceptance in the other setting.
+      figures: more figures of the reason.
+    """
+    if not rises(before, after):
+        return None
+    acceptance = mean(before, "overlap")
+    other_acceptance = mean(after, "overlap")
+    text = text.format(before=acceptance, after=other_acceptance)
+    return Reason(name, text, {"acceptance": acceptance, figure: other_acceptance} | figures)
+
+
 def rises(before: Sequence[Places], after: Sequence[Places]) -> bool:
     """True if the acceptance of the same places is higher by a tenth and not by chance.
 

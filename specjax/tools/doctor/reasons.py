@@ -2,14 +2,11 @@
 
 from collections.abc import Callable
 
-from .chat_template import chat_template
-from .cost_reasons import drafting, temperature, verification
+from .cost_reasons import drafting, experts, temperature, verification
 from .draft_reasons import capacity, unseen_text
-from .expert_reasons import experts
-from .head_reasons import head_inputs
+from .head_reasons import head_inputs, quantised_target
 from .measurements import Evidence, Reason
-from .quantised_target import quantised_target
-from .vocabulary_reasons import lacking_tokens, other_ids, special_tokens
+from .vocabulary_reasons import chat_template, lacking_tokens, other_ids, special_tokens
 
 Test = Callable[[Evidence], Reason | None]
 

@@ -15,7 +15,9 @@ def answer(report: dict) -> list[str]:
     title = settings["method"] + (f" with {settings['draft']}" if settings["draft"] else "")
     groups = {"helps": [], "may help or hurt": [], "does not help": []}
     for cast in report["forecasts"]:
-        groups[_verdict(cast)].append(f"at {_where(cast)} {with_interval(cast['speedup'], _bounds(cast), '.2f')}")
+        speedup = with_interval(cast["speedup"], _bounds(cast), ".2f")
+        setting = f"batch {cast['batch']}, temperature {cast['temperature']:g}"
+        groups[_verdict(cast)].append(f"at {setting} {speedup}")
     where = f"planned for {settings['device']}" if settings["device"] else "measured here"
     lines = [f"{title} on {settings['model']}, {where}:"]
     lines += [f"drafting {verdict}: {', '.join(some)} times plain" for verdict, some in groups.items() if some]
@@ -48,7 +50,3 @@ def _verdict(cast: dict) -> str:
 
 def _bounds(cast: dict) -> list[float] | None:
     return cast["speedup_interval"]
-
-
-def _where(cast: dict) -> str:
-    return f"batch {cast['batch']}, temperature {cast['temperature']:g}"

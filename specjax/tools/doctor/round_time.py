@@ -1,4 +1,7 @@
-"""Times the rounds of a method here: whole, without the draft, and plain rounds beside them."""
+"""The times of a method's rounds, whole and without the draft, and of plain rounds beside them.
+
+They are measured here, or planned for a device that is not at hand.
+"""
 
 import copy
 import dataclasses
@@ -10,14 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...checkpoints.load import LanguageModel
 from ...core.tree import Topology
 from ...drafters import Plain
 from ...drafters.parts.self_chain import stops_early
 from ...loop.chooser import at_largest_shape
+from ...models.quantised_weights import scheme_of
 from ...parallel import use_mesh
 from ...rules.acceptance import Drawn, resolve
 from ...text.generator import Generator
 from ...text.session import Decoding, Session
+from ..plan.plan import plan
 from ..tune.cost import Blank, alternate
 
 _ROUNDS = 24
@@ -170,3 +176,29 @@ def _groups(prompts: Sequence[Sequence[int]], batch: int) -> list[list[list[int]
     return [[list(prompt) for prompt in prompts[first : first + batch]] for first in firsts] or [
         _spread(prompts, batch)
     ]
+
+
+def plan_rounds(generator: Generator, blank: Generator, device: str, batch: int, length: int) -> RoundTimes:
+    """The planned seconds of rounds at one batch, one value each.
+
+    Args:
+      blank: the generator of rounds without a draft, see ``round_time.without_draft``.
+      device: a device with its topology, see ``plan.devices.parse_device``.
+      length: the tokens of a row, prompt and output.
+
+    Raises RequestError as ``plan.plan.plan`` does.
+    """
+    target = generator.target
+    drafts = [draft for draft in generator.drafts if isinstance(draft, LanguageModel)]
+    sizes: dict[str, Any] = dict(
+        device=device,
+        batch=batch,
+        max_length=length,
+        dtype=str(target.model.embed[...].dtype),
+        quantize=scheme_of(target.model),
+        draft_quantize=scheme_of([draft.model for draft in drafts]),
+    )
+    whole = plan(target.config, generator.drafter, [draft.config for draft in drafts], **sizes)
+    verify = plan(target.config, blank.drafter, **sizes)
+    seconds = (whole["plain_seconds_per_token"], verify["seconds_per_round"], whole["seconds_per_round"])
+    return RoundTimes(*(np.array([value]) for value in seconds))

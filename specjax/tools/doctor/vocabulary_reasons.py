@@ -1,13 +1,14 @@
-"""Reasons in the vocabulary: lacking tokens, ids with another meaning, special tokens."""
+"""Reasons in what a draft reads: lacking tokens, other ids, special tokens, the chat template."""
 
 import jax.numpy as jnp
 import numpy as np
 
 from ...checkpoints.load import LanguageModel
+from ...models.draft_vocabulary import Translated
 from ...models.layers import lookup
-from ...models.vocabulary_intersection import Translated
-from .distributions import compare_places
-from .measurements import Evidence, Reason, mean, rises, tokens_of
+from ...requests.chat import render_chat
+from .distributions import Places, compare_places
+from .measurements import Evidence, Reason, if_accepted_more, tokens_of
 
 _MOST_LACKING = 0.1
 """The share of a text's tokens that a draft may lack."""
@@ -106,15 +107,11 @@ def special_tokens(evidence: Evidence) -> Reason | None:
     target = generator.target.model
     before = [compare_places(target, model, ids, first, temperature=1.0) for ids in texts]
     after = [compare_places(target, model, ids, first, temperature=1.0, seen=seen) for ids, seen in zip(texts, own)]
-    if not rises(before, after):
-        return None
-    acceptance = mean(before, "overlap")
-    own_acceptance = mean(after, "overlap")
     text = (
-        f"the draft has other special tokens: it is accepted with {acceptance:.2f} if it reads the target's and with "
-        f"{own_acceptance:.2f} if it reads its own; use a draft with the target's special tokens"
+        "the draft has other special tokens: it is accepted with {before:.2f} if it reads the target's and with "
+        "{after:.2f} if it reads its own; use a draft with the target's special tokens"
     )
-    return Reason("special tokens", text, {"acceptance": acceptance, "acceptance_with_own_tokens": own_acceptance})
+    return if_accepted_more("special tokens", text, before, after, "acceptance_with_own_tokens")
 
 
 def _begin_anew(ids: list[int], ours: tuple, theirs: tuple) -> list[int]:
@@ -127,3 +124,33 @@ def _cosines(table: np.ndarray) -> np.ndarray:
     rows = table - table.mean(0)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
     return (rows @ rows.T)[np.triu_indices(len(rows), 1)]
+
+
+def chat_template(evidence: Evidence) -> Reason | None:
+    """The draft accepts more if it reads the conversations in its own template.
+
+    The target's answers stay the same. Only the draft's prompt changes.
+    """
+    generator = evidence.generator
+    draft = next(iter(generator.drafts), None)
+    model = evidence.draft
+    if evidence.conversations is None or not isinstance(draft, LanguageModel) or isinstance(model, Translated):
+        return None
+    if not getattr(draft.tokenizer, "chat_template", None):
+        return None
+    before: list[Places] = []
+    after: list[Places] = []
+    for messages, text in zip(evidence.conversations, evidence.texts):
+        prompt = list(text.prompt_token_ids)
+        answer = list(text.token_ids)
+        own = render_chat(draft.tokenizer, messages)
+        if own == prompt:
+            return None
+        inputs = (generator.target.model, model, prompt + answer, len(prompt) - 1)
+        before.append(compare_places(*inputs, temperature=1.0))
+        after.append(compare_places(*inputs, temperature=1.0, seen=own + answer))
+    text = (
+        "the draft was trained with another chat template: it is accepted with {before:.2f} after the target's "
+        "template and with {after:.2f} after its own; use a draft trained with the target's template"
+    )
+    return if_accepted_more("chat template", text, before, after, "acceptance_in_own_template")

@@ -26,8 +26,6 @@ def difference(
 
     Args:
       prompt: the number of the prompt, for the report.
-      result: the result of a method.
-      plain: the result of plain decoding.
       target: computes the logits, unless ``logits_of`` does.
       logits_of: a function of the tokens so far and the prompt's length, which returns the logits
         [V] to compare.

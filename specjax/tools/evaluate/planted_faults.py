@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import random
 
+from ...core.checks import check_known
 from ...core.sampling import probabilities, sample
 from ...core.tree import Tree
 from ...core.verdict import Verdict, q_of
@@ -32,8 +33,7 @@ def plant(fault: str, drafter: Drafter, rule):
 
     Raises RequestError for an unknown fault or a drafter without a q.
     """
-    if fault not in FAULTS:
-        raise RequestError(f"fault {fault!r} is unknown; use one of {', '.join(FAULTS)}")
+    check_known("fault", fault, FAULTS)
     options = dataclasses.asdict(drafter)
     if options.keys() != {field.name for field in dataclasses.fields(DraftModel)}:
         raise RequestError(f"fault {fault!r} needs drafts drawn from a model; use method 'draft_model'")

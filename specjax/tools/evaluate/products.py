@@ -176,10 +176,7 @@ def _called_programs(eqn) -> list[tuple]:
 
 
 def _stored_inputs(inner, inputs: list, stored: Mapping) -> dict:
-    """The stored arrays by their names in a called program.
-
-    A program for one device has parts of them.
-    """
+    """The stored arrays, or a device's parts of them, by their names in a called program."""
     pairs = [(var, atom) for var, atom in zip(inner.invars, inputs) if not isinstance(atom, core.Literal)]
     parts = {var: atom.aval.size / max(var.aval.size, 1) for var, atom in pairs}
     return {

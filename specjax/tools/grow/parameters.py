@@ -38,10 +38,7 @@ _AXES: dict[str, tuple[str, ...]] = {
     "down": ("write", "units"),
     "down_bias": ("write",),
 }
-"""The axes of each parameter of a decoder, see ``Growth.axis``.
-
-The last name in its path names a parameter.
-"""
+"""The axes of a decoder's parameters by the last name in their path, see ``Growth.axis``."""
 
 _DEVIATION = 0.02
 """The standard deviation of random numbers."""

@@ -98,10 +98,7 @@ def squares(text: str, least: int, widths: Collection[int] = ()) -> list[Instruc
 
 
 def array_results(text: str) -> list[Instruction]:
-    """The instructions whose results are arrays in memory.
-
-    Arguments and the inside of fusions are left out.
-    """
+    """The instructions outside of fusions whose results are arrays, without arguments."""
     bodies = computations(text)
     inside = {name for body in bodies.values() for i in body if i.opcode == "fusion" for name in i.calls}
     return [

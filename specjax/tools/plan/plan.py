@@ -84,9 +84,7 @@ def plan(target: ModelConfig, drafter: Drafter, drafts: Sequence[ModelConfig] = 
     ``ACCEPTANCES``.
 
     Args:
-      target: the target's configuration.
-      drafter: the method, see ``usual_heads.make_planned_drafter``.
-      drafts: the configurations of its draft models.
+      drafter: the method, see ``settings.make_planned_drafter``.
       settings: fields of ``PlanSettings``; ``device`` is needed.
 
     Raises RequestError for an unknown device, a topology that the compiler refuses, a compiler that

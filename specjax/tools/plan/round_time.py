@@ -53,8 +53,7 @@ def plan_round(
     weights do not all stay in a TPU's fast memory. A method that drafts with the target's own
     layers is compiled in full.
 
-    Args:
-      sizes: the further arguments of ``abstract_arguments.abstract``.
+    ``sizes``: the further arguments of ``abstract_arguments.abstract``.
     """
     models = (target, *drafts)
     deep = _compiled_depths(target, drafter, drafts, mesh, **sizes)

@@ -1,4 +1,4 @@
-"""The settings of a plan by name, from a TOML file or the command line."""
+"""The settings of a plan by name, from a TOML file or the command line, and the planned drafter."""
 
 import os
 from collections.abc import Mapping
@@ -6,14 +6,15 @@ from pathlib import Path
 
 from ...checkpoints.config import read_shape
 from ...checkpoints.weight_bytes import stored_bytes
-from ...core.checks import field_names, shorten, suggest
+from ...core.checks import check_known, field_names, shorten
 from ...core.read_files import read_toml
-from ...drafters import check_drafts, check_options, default_method, needs_of
+from ...drafters import check_drafts, check_options, default_method, make_drafter, needs_of
 from ...errors import RequestError
-from ...loop.drafter import Models
+from ...heads import KINDS
+from ...loop.drafter import Drafter, Models, TrainedHead
+from ...models.config import ModelConfig
 from ...parallel import AXES
 from .plan import PlanSettings, plan
-from .usual_heads import make_planned_drafter
 
 KEYS = {
     "model": str,
@@ -43,9 +44,7 @@ def read_settings(path: str | Path) -> dict:
     path = Path(os.path.expanduser(path))
     table = read_toml(path, str(path), mend="name a TOML file such as those in configs/plans/")
     for key, value in table.items():
-        if key not in KEYS:
-            mend = suggest(key, KEYS) or f"; use {', '.join(KEYS)}"
-            raise RequestError(f"{path}: key {shorten(key)} is unknown{mend}")
+        check_known(f"{path}: key", key, KEYS)
         if type(value) is not KEYS[key] or isinstance(value, list) and not all(isinstance(x, str) for x in value):
             raise RequestError(f"{path}: {key} = {shorten(value)} must be {_WORDS[KEYS[key]]}")
     if unknown := table.get("mesh", {}).keys() - set(AXES):
@@ -100,3 +99,17 @@ def make_plan(settings: Mapping) -> dict:
     named = {"model": settings["model"], "draft": list(drafts), "method": method}
     stored = stored_bytes(settings["model"], dtype)
     return named | {"stored_weight_bytes": stored} | plan(target, drafter, shapes, **plan_settings)
+
+
+def make_planned_drafter(method: str, target: ModelConfig, drafting: dict) -> Drafter:
+    """The drafter of a method; a method with a trained head gets a head of the usual shape.
+
+    ``drafting``: the method's options.
+
+    Raises RequestError as ``make_drafter`` does.
+    """
+    needs = needs_of(method)
+    head = None
+    if isinstance(needs, TrainedHead):
+        head = KINDS[needs.kind].usual(target, target.with_layers([0]).like_llama())
+    return make_drafter(method, head=head, **drafting)

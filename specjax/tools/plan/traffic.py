@@ -7,8 +7,7 @@ from typing import Any
 
 from ..evaluate.products import expected_times
 from .hlo import Instruction, computations
-from .instruction_bytes import STARTS, InstructionBytes
-from .instruction_text import FAST, HOST, JOINED, operands_of, place_of, result_of, sizes_of
+from .instruction_bytes import FAST, HOST, JOINED, STARTS, InstructionBytes, operands_of, place_of, result_of, sizes_of
 
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _CONDITION = re.compile(r"condition=%?([\w.\-]+)")

@@ -69,7 +69,8 @@ def prune(model: Decoder, importance: Importance, sizes: Sizes) -> Decoder:
     pruned.norm[...] = _rescale(model.norm[...], importance.last_moments, channels)
     for i, layer in zip(layers, pruned.layers):
         parts = _choose(importance, i, old, new)
-        _fill(layer, _cut(model.layers[int(i)], old, new, parts, channels))
+        for name, value in _cut(model.layers[int(i)], old, new, parts, channels).items():
+            getattr(_part(layer, name), name)[...] = value
         for norm, moments in zip(("mixer_norm", "mlp_norm"), importance.moments[i]):
             getattr(layer, norm)[...] = _rescale(getattr(model.layers[int(i)], norm)[...], moments, channels)
     return pruned
@@ -154,11 +155,6 @@ def _cut(layer: Layer, old: ModelConfig, new: ModelConfig, parts: _Parts, channe
         if (norm := getattr(layer.mixer, name)) is not None:
             values[name] = norm[...]
     return values
-
-
-def _fill(layer: Layer, values: dict[str, jax.Array]) -> None:
-    for name, value in values.items():
-        getattr(_part(layer, name), name)[...] = value
 
 
 def _part(layer: Layer, name: str):

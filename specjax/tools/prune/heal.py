@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...checkpoints.load import LanguageModel, save
-from ...errors import RequestError
+from ...core.checks import check_known
 from ...training import data
 from ...training.recipe import read_recipe
 from ...training.run import HEALING, train
@@ -52,7 +52,6 @@ def prune_target(
     """Writes a draft model of these sizes into ``output``, and returns it.
 
     Args:
-      target: the model to cut.
       sizes: the sizes that stay.
       paths: the texts on which to measure importance and to heal, as in ``run.train``.
       output: the directory of the draft, and of its training.
@@ -62,8 +61,7 @@ def prune_target(
 
     Raises RequestError for sizes and texts that do not fit, and the errors of ``run.train``.
     """
-    if importance not in MEASURES:
-        raise RequestError(f"importance {importance!r} is unknown; use {' or '.join(MEASURES)}")
+    check_known("importance", importance, MEASURES)
     # 1. The importance of parts on a text.
     output = Path(output)
     length = min(_LENGTH, target.config.context - 1)

@@ -129,10 +129,7 @@ def measure(target, drafts, arms, batches, contexts, progress=lambda done, of: N
     session.capacity = max(contexts) + room + session.drafter.depth + 1
 
     def start(batch: int, context: int) -> Decoding:
-        """Rows of one prompt, which is read once.
-
-        Their last tokens differ, and so do their rounds.
-        """
+        """Rows of one prompt, which is read once. Their last tokens and rounds differ."""
         tokens = np.random.default_rng(context).integers(0, target.config.vocab_size, context + batch)
         requests = generator.read_options([tokens[:context].tolist()], n=batch, max_new_tokens=room, ignore_eos=True)
         decoding = session.start(requests)
@@ -219,8 +216,7 @@ def _rewind(state, bare):
 
     Recurrent states go on. Their values do not change the time of a round.
 
-    Args:
-      bare: the state as it was, see ``without_keys``.
+    ``bare``: the state as it was, see ``without_keys``.
     """
 
     def keep_keys(old, new):

@@ -21,11 +21,12 @@ from ...core.state import Requests
 from ...core.stats import Counters
 from ...core.tree import Topology, Tree, chain, from_paths
 from ...drafters import Plain, TokenRecycling, make_drafter, own_options
-from ...drafters.parts.level_order import level_order
+from ...drafters.tree import level_order
 from ...heads import Head
 from ...loop import decode
 from ...loop.drafter import Drafter, Models
 from ...loop.prefill import prefill
+from ...loop.wrapper import Wrapper
 from ...models.base import Model, Output
 from ...requests.shared_vocabulary import translate_draft
 from ...rules.acceptance import Drawn, resolve
@@ -163,7 +164,7 @@ class Blank(Drafter):
 
 
 @dataclasses.dataclass(frozen=True)
-class Unscored(Drafter):
+class Unscored(Wrapper):
     """Drafts a tree with ``drafter``, but lets the target score only the root.
 
     A round costs as much as a plain round and a draft.
@@ -173,15 +174,8 @@ class Unscored(Drafter):
     needs = Models()
 
     @property
-    def depth(self) -> int:
-        return self.drafter.depth
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return self.drafter.taps
-
-    def init(self, *args, **options):
-        return self.drafter.init(*args, **options)
+    def drawn(self) -> Drawn:
+        return Drawn.CHOSEN
 
     def propose(self, target, draft, state, key):
         tree, pending = self.drafter.propose(target, draft, state, key)
@@ -280,10 +274,7 @@ def round_timers(
 
 
 def _timer(target, draft, state, drafter, rounds: int) -> Callable[[], float]:
-    """A function that runs ``rounds`` compiled rounds and returns their seconds.
-
-    The state is donated.
-    """
+    """A function that runs ``rounds`` compiled rounds, donates the state, and returns seconds."""
 
     def arguments() -> tuple:
         return target, draft, jax.tree.map(lambda x: x.copy(), state), jnp.int32(rounds)

@@ -67,7 +67,6 @@ def search(ranks: np.ndarray, cost: Cost, max_nodes: int, most: int = RANKS) -> 
 
     Args:
       ranks: int [places, D], see ``ranks_of``.
-      cost: the measured cost of rounds.
       max_nodes: the number of nodes of the largest tree, the root included.
       most: the number of ranks that count.
     """

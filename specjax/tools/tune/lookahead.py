@@ -15,6 +15,9 @@ from ..evaluate.report import with_interval
 Sizes = tuple[int, int, int]
 """W columns, n-grams of N tokens, and G guesses, see ``drafters.Lookahead``."""
 
+NAMES = ("window", "ngram_size", "guesses")
+"""The options of these numbers."""
+
 START: Sizes = (5, 3, 5)
 """The sizes at which the search begins. A round scores (W + G)(N - 1) = 20 nodes."""
 
@@ -68,7 +71,8 @@ def tune_lookahead(
     # candidates.
     while candidates:
         sizes = candidates[: budget - len(tried)]
-        generators = {None: Generator(target, "none")} | {size: _generator(target, size) for size in sizes}
+        generators: dict[Sizes | None, Generator] = {None: Generator(target, "none")}
+        generators |= {size: Generator(target, "lookahead", **dict(zip(NAMES, size))) for size in sizes}
         runs = alternate_runs(generators, ids, max_new_tokens, repeats, lambda done, of: None, **options)
         tried |= {size: _record(size, runs[size], runs[None]) for size in sizes}
         progress(len(tried), budget)
@@ -84,7 +88,7 @@ def table(report: dict, rows: int = 8) -> Table:
     for record in report["tried"][:rows]:
         figures = (f"{record['tokens']:.2f}", f"{1e3 * record['seconds']:.2f}")
         speedup = with_interval(record["speedup"], record["speedup_interval"], ".2f")
-        grid.add_row(*(str(record[name]) for name in ("window", "ngram_size", "guesses", "nodes")), *figures, speedup)
+        grid.add_row(*(str(record[name]) for name in (*NAMES, "nodes")), *figures, speedup)
     return grid
 
 
@@ -93,14 +97,8 @@ def toml(report: dict) -> str:
     settings = report["settings"]
     best = report["best"]
     about = [report["note"], f"{settings['model']}, temperature {settings['temperature']}", report["flags"]]
-    names = ("window", "ngram_size", "guesses")
-    lines = ['method = "lookahead"', *(f"{name} = {best[name]}" for name in names)]
+    lines = ['method = "lookahead"', *(f"{name} = {best[name]}" for name in NAMES)]
     return "".join(f"# {line}\n" for line in about if line) + "\n".join(lines) + "\n"
-
-
-def _generator(target: LanguageModel, size: Sizes) -> Generator:
-    window, ngram_size, guesses = size
-    return Generator(target, "lookahead", window=window, ngram_size=ngram_size, guesses=guesses)
 
 
 def _neighbours(size: Sizes) -> Iterator[Sizes]:
@@ -121,9 +119,7 @@ def _record(size: Sizes, runs: list, plain: list) -> dict:
     seconds = seconds_of(runs)
     plain_seconds = seconds_of(plain)
     return {
-        "window": window,
-        "ngram_size": ngram_size,
-        "guesses": guesses,
+        **dict(zip(NAMES, size)),
         "nodes": (window + guesses) * (ngram_size - 1),
         "tokens": sum(s.generated for s in stats) / calls,
         "seconds": float(seconds.sum() / calls),
@@ -136,9 +132,7 @@ def _report(target: LanguageModel, tried: dict[Sizes, dict], settings: dict) -> 
     """The object that ``tune_lookahead`` returns."""
     records = sorted(tried.values(), key=lambda record: -record["speedup"])
     best = records[0]
-    flags = "--method lookahead " + " ".join(
-        f"--{name.replace('_', '-')} {best[name]}" for name in ("window", "ngram_size", "guesses")
-    )
+    flags = " ".join(["--method lookahead", *(f"--{name.replace('_', '-')} {best[name]}" for name in NAMES)])
     wins = best["speedup"] > 1
     note = f"lookahead is {best['speedup']:.2f} times as fast as plain decoding"
     if not wins:

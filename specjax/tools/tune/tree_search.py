@@ -105,7 +105,6 @@ def search(chance: np.ndarray, cost: Cost, max_nodes: int, max_depth: int) -> li
 
     Args:
       chance: [K], see ``Acceptance.chance``.
-      cost: the measured cost of rounds.
       max_nodes: the number of nodes of the largest tree, the root included.
       max_depth: the number of levels of the deepest tree.
     """

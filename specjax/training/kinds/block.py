@@ -12,6 +12,7 @@ import numpy as np
 import optax
 
 from ...checkpoints.load import LanguageModel
+from ...core.checks import check_known
 from ...errors import RequestError
 from ...heads import BlockConfig, BlockHead
 from ...heads.block_config import BlockForm
@@ -47,8 +48,7 @@ class BlockShape(BlockForm, Shape):
     from_target: bool = False
 
     def __post_init__(self):
-        if self.markov not in MARKOV:
-            raise RequestError(f"markov {self.markov!r} is unknown; use one of {', '.join(MARKOV)}")
+        check_known("markov", self.markov, MARKOV)
 
     def reach(self, loss) -> int:
         return self.block_size

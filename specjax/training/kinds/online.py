@@ -26,10 +26,7 @@ class OnlineShape(Shape):
         return loss.steps
 
     def make(self, target: LanguageModel, stream: np.ndarray, key: jax.Array) -> Eagle3Head:
-        """The head ``start`` in float32.
-
-        Raises RequestError where there is none, or where it is no EAGLE-3 head.
-        """
+        """The head ``start`` in float32. Raises RequestError if it is no EAGLE-3 head."""
         if not self.start:
             raise RequestError("kind 'online' continues a head; name it with --draft, or as start in [head]")
         return load_eagle3(self.start, target)

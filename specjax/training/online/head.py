@@ -35,14 +35,7 @@ class OnlineHead:
     Raises RequestError for another method or kind of recipe.
     """
 
-    def __init__(
-        self,
-        generator: Generator,
-        recipe: Recipe | None = None,
-        *,
-        tokens: int = 512,
-        most: int = 256,
-    ):
+    def __init__(self, generator: Generator, recipe: Recipe | None = None, *, tokens: int = 512, most: int = 256):
         self.recipe = recipe = make_recipe({"kind": "online"}, "recipe online") if recipe is None else recipe
         if recipe.kind != "online":
             raise RequestError(f"a head learns online by a recipe of kind 'online', not {recipe.kind!r}")

@@ -17,12 +17,12 @@ from specjax.training.losses import scores
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(__file__).parents[2] / "support" / "llama_cpp_logprobs.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "llama_cpp.py"
 
 
 def logprobs_of_llama_cpp(path: Path, ids: list[int], count: int) -> tuple[list[int], np.ndarray]:
     """The tokens that llama.cpp adds to a prompt, and the logprobs [count, vocabulary] before each."""
-    command = [sys.executable, SCRIPT, path, str(count)]
+    command = [sys.executable, SCRIPT, "logprobs", path, str(count)]
     text = subprocess.run(command, input=json.dumps(ids), capture_output=True, text=True, timeout=300).stdout
     steps = [json.loads(line) for line in text.splitlines()]
     return [token for token, _ in steps], np.array([[all[str(i)] for i in range(len(all))] for _, all in steps])

@@ -108,8 +108,8 @@ def test_a_real_model(smollm2_file, torch):
 
 
 def ids_of_llama_cpp(path: Path, texts: list[str]) -> list[list[int]]:
-    script = Path(__file__).parents[2] / "support" / "llama_cpp_ids.py"
-    command = [sys.executable, script, path]
+    script = Path(__file__).parents[2] / "support" / "llama_cpp.py"
+    command = [sys.executable, script, "ids", path]
     lines = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True, timeout=300).stdout
     return [*map(json.loads, lines.splitlines())]
 

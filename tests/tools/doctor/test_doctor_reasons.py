@@ -22,15 +22,13 @@ from specjax.models.quantised_weights import Quantised
 from specjax.models.rounding import quantise_module
 from specjax.requests.chat import render_chat
 from specjax.tools.doctor import measurements as measured
-from specjax.tools.doctor.chat_template import chat_template
+from specjax.tools.doctor.cost_reasons import experts
 from specjax.tools.doctor.distributions import Places
 from specjax.tools.doctor.draft_reasons import capacity, unseen_text
-from specjax.tools.doctor.expert_reasons import experts
-from specjax.tools.doctor.head_reasons import head_inputs, other_layers
+from specjax.tools.doctor.head_reasons import head_inputs, other_layers, quantised_target
 from specjax.tools.doctor.measurements import Evidence
-from specjax.tools.doctor.quantised_target import quantised_target
 from specjax.tools.doctor.reasons import find_reasons
-from specjax.tools.doctor.vocabulary_reasons import lacking_tokens, other_ids, special_tokens
+from specjax.tools.doctor.vocabulary_reasons import chat_template, lacking_tokens, other_ids, special_tokens
 from specjax.tools.evaluate import held_out_prompts
 
 TARGET, DRAFT = specjax.load("tiny-python"), specjax.load("tiny-python-draft")

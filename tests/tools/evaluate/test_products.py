@@ -13,7 +13,7 @@ from specjax.parallel import make_mesh
 from specjax.tools.evaluate.products import Work, of_round
 from specjax.tools.plan.abstract_arguments import abstract
 from specjax.tools.plan.program import products_of
-from specjax.tools.plan.usual_heads import make_planned_drafter
+from specjax.tools.plan.settings import make_planned_drafter
 
 ON_CPU = jax.sharding.SingleDeviceSharding(jax.devices()[0])
 shape = partial(jax.ShapeDtypeStruct, dtype=jnp.float32, sharding=ON_CPU)

@@ -21,8 +21,7 @@ from specjax.tools.plan.devices import DEVICES, parse_device
 from specjax.tools.plan.plan import break_even, tokens_a_round
 from specjax.tools.plan.program_figures import Figures
 from specjax.tools.plan.round_time import add, plan_round, predict
-from specjax.tools.plan.settings import read_settings
-from specjax.tools.plan.usual_heads import make_planned_drafter
+from specjax.tools.plan.settings import make_planned_drafter, read_settings
 
 PLANS = sorted((Path(__file__).parents[3] / "configs" / "plans").glob("*.toml"))
 FIGURES = Figures(
@@ -168,7 +167,7 @@ def test_heads_of_usual_shapes_exist_for_all_methods():
     ("text", "named"),
     [
         ('modell = "x"', "key 'modell' is unknown; did you mean model?"),
-        ("zzz = 1", "key 'zzz' is unknown; use model, draft, "),
+        ("zzz = 1", "key 'zzz' is unknown; use one of model, draft, "),
         ('batch = "8"', "batch = '8' must be a whole number"),
         ("draft = [1]", "must be a list of strings"),
         ("mesh = 8", "must be a table"),

@@ -1,7 +1,4 @@
-"""BART: an encoder-decoder with learned positions from row 2 on.
-
-It norms the stream and the embeddings.
-"""
+"""BART: learned positions from row 2 on, and norms of the stream and of embeddings."""
 
 from typing import Any
 

@@ -1,7 +1,4 @@
-"""T5: an encoder-decoder with biases of scores by distance.
-
-It has no positions and no scale of scores.
-"""
+"""T5: biases of scores by distance, and neither positions nor a scale of scores."""
 
 from typing import Any
 

@@ -1,7 +1,4 @@
-"""Measurements beside the questions: parts of a round, batches, equality in law.
-
-All compile more programs.
-"""
+"""Measurements that compile more programs: parts of a round, batches, equality in law."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -5,14 +5,19 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
 from ....checkpoints.load import LanguageModel
 from ....core.checks import pop_fields
 from ....errors import RequestError
+from ....loop.prefill import pad_prompts
 from ....text.generator import Generator
 from ..comparison import machine, make_generators
 from ..suites import Question, Suite
 from .answers import Answer, append, begin
-from .multiple_choice import option_logprobs
 from .runner import Asker
 
 
@@ -137,3 +142,32 @@ def _describe(asker: Asker, suite: Suite, questions: Sequence[Question], generat
         "seed": asker.options["seed"],
         "machine": machine(asker.target),
     }
+
+
+def option_logprobs(target: LanguageModel, prompt: str, options: Sequence[str]) -> list[float]:
+    """The log-probability of each option after the prompt: the sum over its tokens.
+
+    The tokens of an option are those that it adds to the prompt. Lengths are padded to powers of
+    two, which saves compilations.
+    """
+    start = len(target.tokenizer.encode(prompt))
+    return [_logprob(target, target.tokenizer.encode(prompt + option), start) for option in options]
+
+
+def _logprob(target: LanguageModel, ids: list[int], start: int) -> float:
+    size, width = (1 << (n - 1).bit_length() for n in (len(ids), len(ids) - start))
+    tokens, _ = pad_prompts([ids], size + width)
+    logprobs = _after(target.model, tokens, jnp.int32(start), width)
+    return float(np.sum(np.asarray(logprobs)[: len(ids) - start]))
+
+
+@jax.jit(static_argnums=3)
+def _after(model, tokens, start, width: int):
+    """The log-probabilities [width] of the tokens from place ``start`` on."""
+    positions = jnp.arange(tokens.shape[1])[None]
+    mask = jnp.tril(jnp.ones((tokens.shape[1],) * 2, bool))
+    hidden = model(tokens, positions, mask).hidden
+    before = lax.dynamic_slice_in_dim(hidden, start - 1, width, axis=1)
+    chosen = lax.dynamic_slice_in_dim(tokens, start, width, axis=1)
+    logprobs = jax.nn.log_softmax(model.logits(before).astype(jnp.float32))
+    return jnp.take_along_axis(logprobs, chosen[..., None], 2)[0, :, 0]

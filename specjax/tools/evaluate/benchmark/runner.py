@@ -6,6 +6,7 @@ of the machine affects all methods equally.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from ....checkpoints.load import LanguageModel
@@ -15,11 +16,13 @@ from ....text.result import Result, results_of
 from ..fidelity import difference
 from ..suites import Question
 from .answers import Turn
-from .energy import joules_since, read_joules
+
+COUNTERS = Path("/sys/class/powercap")
+"""The directory in which Linux shows the counters, as a rule only to the administrator."""
 
 
 class Timed(NamedTuple):
-    """A result, the seconds until its first round was done, and its joules, see ``energy``."""
+    """A result, the seconds until its first round was done, and its joules."""
 
     result: Result
     first_token_seconds: float
@@ -136,3 +139,27 @@ def lengths_of_rounds(from_draft: Sequence[bool]) -> list[int]:
     ends = [i + 1 for i, is_draft in enumerate(from_draft) if not is_draft]
     ends += [len(from_draft)] * (bool(from_draft) and from_draft[-1])
     return [end - start for start, end in zip([0, *ends], ends)]
+
+
+def read_joules(counters: Path | None = None) -> float | None:
+    """The joules on the counters of all processor packages; None where no counter can be read."""
+    try:
+        paths = (counters or COUNTERS).glob("intel-rapl:*")
+        packages = [path for path in paths if path.name.count(":") == 1]  # a second colon names a part of a package
+        if not packages:
+            return None
+        return sum(int((path / "energy_uj").read_text()) for path in packages) / 1e6
+    except (OSError, ValueError):
+        return None
+
+
+def joules_since(before: float | None, counters: Path | None = None) -> float | None:
+    """The joules used since the counters showed ``before``.
+
+    None if no counter can be read, or if a counter has wrapped around, as it does after some 10^5
+    joules.
+    """
+    after = read_joules(counters)
+    if before is None or after is None or after < before:
+        return None
+    return after - before

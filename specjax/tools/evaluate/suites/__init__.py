@@ -1,7 +1,6 @@
 """The suites of ``specjax evaluate``: public benchmarks, and the suite ``small`` of specjax."""
 
-from ....core.checks import shorten, suggest
-from ....errors import RequestError
+from ....core.checks import check_known
 from . import choices, code, conversations, mathematics, reading
 from .suite import Question, Suite
 
@@ -13,9 +12,7 @@ SUITES: dict[str, Suite] = {
 
 def find_suite(name: str) -> Suite:
     """The suite of this name. Raises RequestError for an unknown one."""
-    if name not in SUITES:
-        mend = suggest(name, SUITES) or f"; use one of {', '.join(SUITES)}"
-        raise RequestError(f"suite {shorten(name)} is unknown{mend}")
+    check_known("suite", name, SUITES)
     return SUITES[name]
 
 

@@ -3,7 +3,7 @@
 import pytest
 from scipy.special import log_softmax
 
-from specjax.tools.evaluate.benchmark.multiple_choice import option_logprobs
+from specjax.tools.evaluate.benchmark.run import option_logprobs
 from specjax.tools.evaluate.fidelity import logits_after
 
 

@@ -1,6 +1,6 @@
 """Energy counters, in a directory like Linux's."""
 
-from specjax.tools.evaluate.benchmark.energy import joules_since, read_joules
+from specjax.tools.evaluate.benchmark.runner import joules_since, read_joules
 
 
 def test_the_packages_of_a_processor_are_summed(tmp_path):

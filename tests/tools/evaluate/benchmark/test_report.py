@@ -12,8 +12,8 @@ from rich.console import Console
 
 from specjax import Generator
 from specjax.tools.evaluate.benchmark import html, report
-from specjax.tools.evaluate.benchmark.operations import work_of_round
 from specjax.tools.evaluate.benchmark.plots import draw_plots
+from specjax.tools.evaluate.benchmark.report import work_of_round
 from specjax.tools.evaluate.suites import find_suite
 
 from .conftest import QUESTIONS
