@@ -89,9 +89,7 @@ def choose(
     return best_first(choices)
 
 
-def measure_rates(
-    target: LanguageModel, method: str, draft, prompts: Sequence[list[int]], tokens: int
-) -> list[float]:
+def measure_rates(target: LanguageModel, method: str, draft, prompts: Sequence[list[int]], tokens: int) -> list[float]:
     """The acceptance rates of chains at the temperatures 0 and 1, with which method auto begins.
 
     A token is tested if all tokens before it are accepted.

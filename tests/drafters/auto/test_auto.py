@@ -175,6 +175,23 @@ def skip(state, tokens):
     return state.replace(drafter=state.drafter.replace(models=(model,)))
 
 
+def test_the_first_rate_is_that_of_the_rows_temperature():
+    """At 0.9 a round of three drafts emits 3.4 tokens, at 0.5 1.9, and at 0.1 1.1 in the time of 1.6 plain rounds."""
+    given = parameters([1, 9, 9, 1.6]).replace(rates=jnp.array([0.9, 0.1]))
+    state = start(TARGET, given, AUTO, PROMPTS, **SIZES)
+    chosen, rates = [], []
+    for temperature in (0.0, 0.5, 1.0, 2.0):
+        temperatures = jnp.full_like(state.request.sampling.temperature, temperature)
+        sampling = state.request.sampling.replace(temperature=temperatures)
+        warm = state.replace(request=state.request.replace(sampling=sampling))
+        outlook = AUTO._outlook(given, warm, jnp.zeros(4, jnp.int32))
+        chosen.append(int(choose_arm(AUTO, given, warm, jnp.zeros(4, jnp.int32))[0]))
+        rates.append(float(outlook.chain[0]))
+    first = np.array([0.9, 0.5, 0.1, 0.1])
+    np.testing.assert_allclose(rates, first + 0.5 * np.sqrt(first * (1 - first) / 6 / 4), rtol=1e-5)
+    assert chosen == [3, 3, 0, 0]
+
+
 def test_a_rate_of_few_trials_is_taken_to_be_higher():
     """At a rate of 0.6 a round of three drafts emits 2.18 tokens and takes 2.02 times as long, below the margin."""
     given = parameters([1, 9, 9, 2.02])

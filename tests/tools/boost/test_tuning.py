@@ -2,10 +2,10 @@
 
 import pytest
 
-from specjax import Generator, load
+from specjax import Generator, load, load_drafter
 from specjax.tools.boost.candidates import CANDIDATES
 from specjax.tools.boost.contest import MOST_DRAFTED, Measured
-from specjax.tools.boost.tuning import _shapes, best_first
+from specjax.tools.boost.tuning import _SUREST, _TESTED, _shapes, best_first, measure_rates
 
 DRAFTS = {"draft": "tiny-python-draft"} | {name: f"tiny-python-{name}" for name in ("eagle3", "mtp", "medusa", "block")}
 
@@ -25,3 +25,24 @@ def test_auto_is_preferred_where_it_is_nearly_the_fastest(auto, first):
     speeds = {"ngram": 1.2, "eagle3": 1.5, "auto": auto}
     ordered = best_first([{"method": method, "speedup": speed} for method, speed in speeds.items()])
     assert ordered[0]["method"] == first and ordered[-1]["method"] == "ngram"
+
+
+def test_rates_are_those_of_teacher_forcing():
+    """Greedy chains are followed token by token. A draft that is the target itself is always right when greedy."""
+    target, draft = load("tiny-python", dtype="float32"), load_drafter("tiny-python-draft", load("tiny-python"))
+    prompt, tokens = target.tokenizer.encode("def main():"), 24
+    text = Generator(target, "none")(prompt, max_new_tokens=tokens).token_ids
+    writer = Generator(draft, "none", capacity=len(prompt) + 2 * tokens)
+    accepted = tested = done = 0
+    while done < tokens - 1:
+        done += 1  # the prefill's token, and then each round's own
+        drafted = writer(prompt + text[:done], max_new_tokens=_TESTED).token_ids
+        for ours, theirs in zip(drafted, text[done:]):
+            tested += 1
+            if ours != theirs:
+                break
+            accepted += 1
+            done += 1
+    rates = measure_rates(target, "draft_model", draft, [prompt], tokens)
+    assert rates[0] == pytest.approx(accepted / tested, abs=0.1) and 0 < rates[1] < 1
+    assert measure_rates(target, "draft_model", target, [prompt], tokens)[0] == _SUREST

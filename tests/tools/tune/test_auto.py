@@ -106,6 +106,18 @@ def test_the_file_serves_models_of_the_same_sizes(file, target, draft, monkeypat
         Generator(target, "auto", costs=str(file))
 
 
+def test_the_file_may_have_the_first_rates(file, target, draft, tmp_path):
+    own = tmp_path / "costs.json"
+    for rates, right in (([0.7, 0.2], [0.7, 0.2]), (None, [0.6, 0.6])):
+        own.write_text(json.dumps(json.loads(file.read_text()) | ({"rates": rates} if rates else {})))
+        found = Generator(target, "auto", draft, costs=str(own)).session.parameters.rates
+        np.testing.assert_allclose(found, right, rtol=1e-6)
+    for wrong in ([0.7], [0.7, 1.0], [0.7, "x"], [-0.1, 0.5], 3):
+        own.write_text(json.dumps(json.loads(file.read_text()) | {"rates": wrong}))
+        with pytest.raises(RequestError, match="is no file of specjax tune --auto"):
+            Generator(target, "auto", draft, costs=str(own))
+
+
 def test_another_draft_keeps_the_times_that_were_learnt(generator, target):
     generator(PROMPTS, max_new_tokens=20, ignore_eos=True)
     learnt = generator.session.parameters.times
