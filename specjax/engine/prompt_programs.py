@@ -19,7 +19,7 @@ from .prefix_blocks import BLOCK, Block
 Program = tuple[str, int]
 """A program that is compiled ahead, such as ("rounds", 4).
 
-"rounds", "plain" and "grammar" have a width, "chunk" has a size.
+"rounds", "plain" and "grammar" have a width, "chunk" has a size, and "wait" the number of slots.
 """
 
 LEAST_CHUNK = BLOCK
@@ -177,7 +177,9 @@ class PromptPrograms(CompiledCalls):
     def _is_ready(self, kind: str, size: int) -> bool:
         return self.ready is None or (kind, size) in self.ready
 
-    def _compile_ahead(self, function: partial, args: tuple, modules: tuple, key: tuple, **options) -> None:
+    def _compile_ahead(
+        self, function: partial, args: tuple, modules: tuple = (), key: tuple = (), **options
+    ) -> None:
         """Compiles a program for arguments of these shapes, whose arrays others may donate."""
 
         def shape(x):
