@@ -63,9 +63,9 @@ class Programs(SlotPrograms):
             rows = [some.index(slot) for slot in running]
         seconds = time.perf_counter() - began - (self.compile_seconds - compiled)
         results = fetch(results)
-        if self.session.drafter.chooser:
+        if (choices := results.choices) is not None:
             all_rounds = int((results.rounds[..., 2] > 0).any(0).sum())
-            self.session.learn(results.chosen, all_rounds, int(results.context), seconds, bool(results.sampled))
+            self.session.learn(choices.rounds, all_rounds, int(choices.context), seconds, bool(choices.sampled))
         return results.of_rows(rows)
 
     def _choose_rounds(self, running: int, seeded: bool, constraints: RowConstraints | None) -> Program:
