@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ..core.cache import without_keys
 from ..core.recurrence import State
 from ..core.state import DecodeState, Requests
+from ..loop.drafter import Drafter
 from ..loop.prefill import Filled
 from ..parallel import use_mesh
 from ..text.session import Session, shardings
@@ -65,6 +66,8 @@ class SlotPrograms(PromptPrograms):
         self.count = count
         self.block = block
         self.blocks = 0
+        # Other methods have nothing left to read when a row gets its slot.
+        self._reads_at_once = not self.draft_reads and type(session.drafter).init is not Drafter.init
         self.tables = np.zeros((count, self.reading_table.shape[1]), np.int32)
         self.widths = *widths, count
         self._static: dict[str, Any] = dict(drafter=session.drafter, dtype=self._dtype, logprobs=logprobs)
@@ -133,12 +136,20 @@ class SlotPrograms(PromptPrograms):
 
         Target and draft have read its prompt of ``length`` tokens.
         """
-        chunk = self.chunk_for(length - 1, self.chunk) if drafted is None else LEAST_CHUNK  # for the unread rest
-        function = partial(slots.admit, axes=self._axes, chunk=chunk, **self._static)
-        options: dict[str, Any] = dict(donate_argnums=2, out_shardings=self._state_layout)
-        args = self._state, request, filled, drafted, np.int32(slot)
-        self._state = self._call(function, args, self._modules, (chunk,), **options)
+        chunk = self.chunk_for(length - 1, self.chunk) if self._reads_at_once else LEAST_CHUNK
+        self._state = self._call(**self._admitting(request, filled, drafted, slot, chunk))
         self._copies.forget(slot)
+
+    def _admitting(self, request: Requests, filled: Filled, drafted: Filled | None, slot: int, chunk: int) -> dict:
+        function = partial(slots.admit, axes=self._axes, chunk=chunk, **self._static)
+        args = self._state, request, filled, drafted, np.int32(slot)
+        options: dict[str, Any] = dict(donate_argnums=2, out_shardings=self._state_layout)
+        return dict(function=function, args=args, modules=self._modules, key=(chunk,), **options)
+
+    def compile_chunk(self, size: int) -> None:
+        super().compile_chunk(size)
+        if self._reads_at_once:
+            self._compile_ahead(**self._admitting(self._blank, self.begin_reading(), None, 0, size))
 
     def release(self, slot: int) -> DecodeState:
         """Empties ``slot``.
