@@ -38,7 +38,7 @@ class CompiledCalls:
 
     def _call(self, function: partial, args: tuple, modules: tuple = (), key: tuple = (), **options) -> Any:
         """``function(*modules, *args)``. ``key`` tells apart the programs of one function."""
-        args = jax.tree.map(self._on_devices, args)
+        args = self._on_devices(args)
         compiled, seconds = self._compile(function, args, modules, key, options)
         self.compile_seconds += seconds
         with jax.disable_jit(False):
@@ -59,6 +59,9 @@ class CompiledCalls:
         with jax.disable_jit(False):
             return self.session.compile(name, on_modules, modules, args, mesh, lambda: options)
 
-    def _on_devices(self, x):
-        """An argument, whole on all devices of the mesh if it is a number of the host."""
-        return x if isinstance(x, jax.Array) or self.session.mesh is None else place(x, self.session.mesh, rows=False)
+    def _on_devices(self, args):
+        """Arguments, of which numbers of the host are whole on all devices of the mesh."""
+        mesh = self.session.mesh
+        if mesh is None:
+            return args
+        return jax.tree.map(lambda x: x if isinstance(x, jax.Array) else place(x, mesh, rows=False), args)

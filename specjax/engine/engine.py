@@ -274,7 +274,7 @@ class Engine(StepThread):
         for i, row in enumerate(rows):
             tokens = results.tokens[i, : results.count[i]].tolist()
             stop = row.find_stop(tokens)
-            logprobs = jax.tree.map(lambda x: x[i], results.logprobs)
+            logprobs = results.logprobs and jax.tree.map(lambda x: x[i], results.logprobs)
             row.add_rounds(results.rounds[i].tolist(), len(tokens[:stop]))
             is_over = stop is not None or bool(results.done[i])
             if is_over and not results.failed[i]:

@@ -8,7 +8,7 @@ from ..errors import RequestError
 from ..requests.limits import MOST_ROUNDS
 from ..requests.options import MOST_LOGPROBS
 from .batch_widths import check_widths
-from .programs import LEAST_CHUNK
+from .prompt_programs import LEAST_CHUNK
 
 BOUNDS = {
     "slots": (1, LARGEST),

@@ -69,4 +69,5 @@ def held_in_blocks(state: DecodeState, row: int) -> int:
     """The number of a row's tokens whose keys all caches of a state with blocks have."""
     caches = [x for x in jax.tree.leaves(state, is_leaf=is_cache) if is_cache(x)]
     in_blocks = lambda cache: any(map(is_blocks, jax.tree.leaves(cache.layers, is_leaf=is_blocks)))
-    return min(int(cache.held[row]) for cache in caches if in_blocks(cache))
+    counts = [cache.replace(layers=()) for cache in caches if in_blocks(cache)]
+    return min(int(cache.held[row]) for cache in jax.device_get(counts))

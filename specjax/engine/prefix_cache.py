@@ -48,12 +48,17 @@ class PrefixCache:
         self._bytes = 0
         self._blocks: OrderedDict[bytes, Stored] = OrderedDict()  # the least recently used first
 
+    @property
+    def is_on(self) -> bool:
+        """Whether there is room for any block."""
+        return self._most_bytes > 0
+
     def keys(self, prompt: Sequence[int]) -> list[bytes]:
         """The keys of the blocks of a prompt.
 
         Its last token, which is never read, is in no block.
         """
-        if not self._most_bytes or self._longest is not None and len(prompt) > self._longest:
+        if not self.is_on or self._longest is not None and len(prompt) > self._longest:
             return []
         return chain_keys(prompt, BLOCK)
 

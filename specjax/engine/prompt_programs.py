@@ -19,7 +19,8 @@ from .prefix_blocks import BLOCK, Block
 Program = tuple[str, int]
 """A program that is compiled ahead, such as ("rounds", 4).
 
-"rounds", "plain" and "grammar" have a width, "chunk" has a size.
+"rounds", "plain" and "grammar" have a width, "chunk" has a size, "wait" the number of slots, and
+"beginnings" the largest chunk.
 """
 
 LEAST_CHUNK = BLOCK
@@ -54,6 +55,7 @@ class PromptPrograms(CompiledCalls):
         self._target_pools: list = []
         self._draft_pools: list = []
         self.ready: set[Program] | None = None
+        self._void_costs = jax.default_backend() == "cpu"
         self._blank = blank
         self._dtype = cache_dtype(session.target)
         self._taps = session.drafter.taps
@@ -117,12 +119,15 @@ class PromptPrograms(CompiledCalls):
         return self._lend(function, args, self._modules[:1], *lent, donated=(2,), key=(size,))
 
     def chunk_for(self, unread: int, most: int, start: int = 0) -> int:
-        """The smallest power of two that suffices for ``unread`` tokens from place ``start`` on.
+        """The size of the next chunk of ``unread`` tokens from place ``start`` on, a power of two.
 
-        It is at most ``most``, and the chunk does not reach beyond the capacity. Its program is
-        ready, or it is ``LEAST_CHUNK``.
+        It is the smallest that suffices, but at most ``most``, and the chunk does not reach beyond
+        the capacity. Its program is ready, or it is ``LEAST_CHUNK``. On a CPU, where void tokens
+        take time too, half of it is next if a quarter more would suffice.
         """
         size = min(1 << (max(unread, LEAST_CHUNK) - 1).bit_length(), most)
+        if self._void_costs and size >= 4 * LEAST_CHUNK and unread <= size // 4 * 3:
+            size //= 2
         while start + size > self.capacity or size > LEAST_CHUNK and not self._is_ready("chunk", size):
             size //= 2
         return size
@@ -150,18 +155,37 @@ class PromptPrograms(CompiledCalls):
 
     def take_blocks(self, filled: Filled, start: int, size: int) -> tuple[Block, ...]:
         """The blocks of ``size`` tokens from place ``start`` on."""
+        return self._call(**self._taking(filled, start, size))
+
+    def _taking(self, filled: Filled, start: int, size: int) -> dict[str, Any]:
         count = size // BLOCK
-        return self._call(partial(prefix_blocks.take_blocks, count=count), (filled, np.int32(start)), key=(count,))
+        function = partial(prefix_blocks.take_blocks, count=count)
+        return dict(function=function, args=(filled, np.int32(start)), key=(count,))
 
     def put_blocks(self, filled: Filled, blocks: Sequence[Block]) -> Filled:
         """The row ``filled``, which has read nothing, with the blocks of its beginning."""
         done = 0
         while done < len(blocks):
             count = _TOGETHER if len(blocks) - done >= _TOGETHER else 1
-            args = filled, tuple(blocks[done : done + count]), np.int32(done * BLOCK)
-            filled = self._call(partial(prefix_blocks.put_blocks), args, donate_argnums=0)
+            filled = self._call(**self._putting(filled, blocks[done : done + count], done * BLOCK))
             done += count
         return filled
+
+    def _putting(self, filled: Filled, blocks: Sequence[Block], start: int) -> dict[str, Any]:
+        args = filled, tuple(blocks), np.int32(start)
+        return dict(function=partial(prefix_blocks.put_blocks), args=args, donate_argnums=0)
+
+    def compile_beginnings(self, sizes: Sequence[int]) -> None:
+        """Compiles what copies beginnings of prompts that are read in chunks of these sizes.
+
+        Any thread may call this.
+        """
+        filled = self.begin_reading()
+        for size in sizes:
+            self._compile_ahead(**self._taking(filled, 0, size))
+        blocks = jax.eval_shape(partial(prefix_blocks.take_blocks, count=1), filled, 0)
+        for count in (1, _TOGETHER):
+            self._compile_ahead(**self._putting(filled, blocks * count, 0))
 
     def compile_chunk(self, size: int) -> None:
         """Compiles the programs that read chunks of this size, if they are not.
@@ -177,12 +201,12 @@ class PromptPrograms(CompiledCalls):
     def _is_ready(self, kind: str, size: int) -> bool:
         return self.ready is None or (kind, size) in self.ready
 
-    def _compile_ahead(self, function: partial, args: tuple, modules: tuple, key: tuple, **options) -> None:
+    def _compile_ahead(self, function: partial, args: tuple, modules: tuple = (), key: tuple = (), **options) -> None:
         """Compiles a program for arguments of these shapes, whose arrays others may donate."""
 
         def shape(x):
             return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None))
 
-        args = jax.tree.map(lambda x: shape(self._on_devices(x)), args)
+        args = jax.tree.map(shape, self._on_devices(args))
         with self._compiling:
             self._compile(function, args, modules, key, options)

@@ -6,7 +6,7 @@ from typing import Any
 from ..parallel import several_hosts
 from ..text.generator import Generator
 from .options import EngineOptions
-from .programs import LEAST_CHUNK
+from .prompt_programs import LEAST_CHUNK
 from .step_size import StepSize
 
 _USUAL_CHUNK = 128

@@ -30,6 +30,20 @@ from ..models.base import Model
 from ..parallel import split_rows
 
 
+class Choices(struct.PyTreeNode):
+    """What a method that chooses learns from one call of ``advance``.
+
+    Attributes:
+      rounds: int32 [B, A], the rounds of each of ``Chooser.choices``.
+      context: int32, the tokens of the longest row.
+      sampled: bool, whether any row has a temperature above 0.
+    """
+
+    rounds: jax.Array
+    context: jax.Array
+    sampled: jax.Array
+
+
 class RoundResults(struct.PyTreeNode):
     """The progress of B rows in one call of ``advance``.
 
@@ -38,9 +52,7 @@ class RoundResults(struct.PyTreeNode):
       count: int32 [B].
       rounds: int32 [B, R, 3], the drafted tokens of each round that the target scored, the accepted
         ones among them, and the emitted tokens; zeros after a row's last round.
-      chosen: int32 [B, A], the rounds of each of ``Chooser.choices``.
-      context: int32, the tokens of the longest row.
-      sampled: bool, whether any row has a temperature above 0.
+      choices: None for a method that does not choose; each array takes time to fetch.
       done, failed: bool [B], see ``DecodeState``.
       logprobs: the records of ``tokens``, for T = W; None if they are not recorded.
     """
@@ -48,9 +60,7 @@ class RoundResults(struct.PyTreeNode):
     tokens: jax.Array
     count: jax.Array
     rounds: jax.Array
-    chosen: jax.Array
-    context: jax.Array
-    sampled: jax.Array
+    choices: Choices | None
     done: jax.Array
     failed: jax.Array
     logprobs: Logprobs | None
@@ -266,13 +276,16 @@ def advance(
     places = before[:, None] + jnp.arange(most_rounds * (max(drafter.depth, MOST_FORCED) + 1))
     take = jax.vmap(lambda row, place: jnp.take(row, place, 0, mode="clip"))
     logprobs = jax.tree.map(lambda x: take(x, places), state.logprobs)
+    choices = Choices(
+        rounds=state.counters.chosen - chosen_before,
+        context=jnp.max(state.length),
+        sampled=jnp.any(state.request.sampling.temperature > 0),
+    )
     results = RoundResults(
         tokens=take(state.tokens, places),
         count=state.length - before,
         rounds=state.progress,
-        chosen=state.counters.chosen - chosen_before,
-        context=jnp.max(state.length),
-        sampled=jnp.any(state.request.sampling.temperature > 0),
+        choices=choices if choices.rounds.size else None,
         done=state.done,
         failed=state.failed,
         logprobs=logprobs,

@@ -44,7 +44,10 @@ class WarmStart:
         chunks = [("chunk", size) for size in chunk_sizes(engine)[1:]]
         first = [("rounds", narrow), *(("plain", width) for width in others[-1:])]
         grammars = [("grammar", width) for width in {narrow: None, programs.count: None}]
-        self.waiting = [*first, *chunks[:1], *(("rounds", width) for width in others[::-1]), *grammars, *chunks[1:]]
+        beginnings = [("beginnings", programs.chunk)] if engine.prefixes.is_on else []
+        waits = [("wait", programs.count)] if programs.block else []
+        rounds = [("rounds", width) for width in others[::-1]]
+        self.waiting = [*first, *beginnings, *chunks[:1], *rounds, *waits, *grammars, *chunks[1:]]
 
     def go_on(self) -> None:
         """Starts the thread that compiles the programs that wait."""
@@ -79,6 +82,10 @@ class WarmStart:
         programs = self._engine.programs
         if kind == "chunk":
             programs.compile_chunk(size)
+        elif kind == "beginnings":
+            programs.compile_beginnings(chunk_sizes(self._engine))
+        elif kind == "wait":
+            programs.compile_waits()
         elif kind == "grammar":
             programs.compile_rounds("rounds", size, follow_grammars(RowConstraints()))
         else:
@@ -94,6 +101,8 @@ def describe(program: Program) -> str:
         "plain": f"plain rounds of {texts}",
         "rounds": f"rounds of {texts}",
         "grammar": f"rounds of {texts} with grammars",
+        "beginnings": "shared beginnings of prompts",
+        "wait": "waiting for memory",
     }[kind]
 
 
@@ -120,3 +129,5 @@ def warm_up(engine: Engine) -> None:
     for handle in [engine.submit(prompt, max_new_tokens=1) for prompt in (*prompts, *prompts[:1], *prompts[-1:])]:
         handle.result()
     engine.compile_rounds()
+    if engine.programs.block:
+        engine.programs.compile_waits()

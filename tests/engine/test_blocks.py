@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from support.engine import NAN, OPTIONS, PROMPTS, SETTING, cost, facts
+from support.engine import NAN, OPTIONS, PROMPTS, SETTING, cost, count_waits, facts
 from support.models import TINY, language_model, random_head, tiny_model
 
 from specjax import Engine, Generator, NumericsError, RequestError
@@ -25,13 +25,6 @@ LONG = [
 def paged(target) -> Engine:
     """An engine with 5 blocks, where a row needs up to 4."""
     return Engine(target, **SETTING, **SIZES, widths=[1], logprobs=2, blocks=5)
-
-
-def count_waits(engine: Engine) -> list[int]:
-    """A list that gets the age of each row that has to wait."""
-    waits, suspend = [], engine._scheduler.suspend
-    engine._scheduler.suspend = lambda row: waits.append(row.age) or suspend(row)
-    return waits
 
 
 def test_rows_that_waited_for_memory_have_the_texts_and_figures_of_rows_alone(paged, alone):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from specjax import Engine, Generator
 from specjax.engine.step_size import StepSize
 
 
@@ -104,3 +105,16 @@ def test_a_step_reads_short_prompts_as_long_as_rows_may_wait():
     fixed = StepSize(32, 32, 1, 8)  # chunks of a size that the user gave
     fixed.add_rounds(4, 0.020)
     assert not fixed.has_room(1, 0.001)
+
+
+def test_the_last_chunks_have_few_void_tokens_where_these_take_time(target, monkeypatch):
+    """On a CPU 72 tokens are two chunks, and on a device that waits for its memory they are one."""
+    engine, prompt = Engine(target, "none", slots=1, capacity=256, prefix_bytes=0), [5, 6, 7, 8] * 50
+    sizes, read = [], engine.programs.read
+    monkeypatch.setattr(engine.programs, "read", lambda *given: sizes.append(given[-1]) or read(*given))
+    results = []
+    for void_costs in (True, False):
+        engine.programs._void_costs = void_costs
+        results.append(engine.submit(prompt, max_new_tokens=9).result().token_ids)
+    assert sizes == [128, 64, 16, 128, 128]
+    assert results == [Generator(target, "none")(prompt, max_new_tokens=9).token_ids] * 2

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from support.engine import facts
+from support.engine import count_waits, facts
 from support.program import count_compilations
 
 from specjax import Engine, Generator
@@ -86,6 +86,40 @@ def test_a_seed_gives_the_same_text_at_any_time(started, request):
     gate.set()
     warm.wait()
     assert answers(engine, (PROMPT, SEEDED))[0].token_ids == expected
+
+
+@pytest.mark.parametrize("method", ["ngram", pytest.param("lookahead", marks=pytest.mark.slow)])
+def test_prompts_of_all_lengths_compile_nothing(target, method):
+    """Lookahead makes its state of the whole prompt, when a row gets its slot."""
+    engine = Engine(target, method, slots=3, capacity=256)
+    lengths = [20, 40, 75, 200, 200]  # the last one finds the beginning of the one before
+    with engine:
+        warm = WarmStart(engine)
+        warm.begin()
+        warm.go_on()
+        warm.wait()
+        results = []
+        requests = [([7 + n % 9] * n, GREEDY) for n in lengths]
+        assert count_compilations(lambda: results.extend(answers(engine, *requests))) == 0
+    assert results[-1].stats.cached_tokens > 128
+
+
+@pytest.mark.parametrize("rule", ["auto", pytest.param("typical", marks=pytest.mark.slow)])
+def test_rows_that_wait_for_memory_compile_nothing(target, draft, rule):
+    """Neither the first row that gives up its blocks nor its way back."""
+    setting = dict(method="draft_model", draft=draft, rule=rule)
+    engine = Engine(target, **setting, slots=3, widths=[1], capacity=256, blocks=5)
+    requests = [([i, *LONG], dict(max_new_tokens=130, ignore_eos=True)) for i in (1, 2, 3)]
+    waits, results = count_waits(engine), []
+    with engine:
+        warm = WarmStart(engine)
+        warm.begin()
+        warm.go_on()
+        warm.wait()
+        assert count_compilations(lambda: results.extend(answers(engine, *requests))) == 0
+    assert len(waits) > 1
+    alone = Generator(target, **setting, capacity=256)
+    assert [facts(r) for r in results] == [facts(alone(prompt, **options)) for prompt, options in requests]
 
 
 def test_a_lossy_rule_never_rests(target, draft):

@@ -12,7 +12,8 @@ import specjax
 
 
 @pytest.mark.slow
-def test_random_requests_get_the_texts_of_a_generator(monkeypatch, tmp_path):
+@pytest.mark.parametrize("blocks", [None, 4], ids=["fixed slots", "few blocks"])
+def test_random_requests_get_the_texts_of_a_generator(monkeypatch, tmp_path, blocks):
     monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "scripts" / "benchmarks")
     script = importlib.import_module("serve_soak")
     monkeypatch.setattr(script, "STOPS", ["!", "#", '"', "%&", "()", "A"])
@@ -22,7 +23,7 @@ def test_random_requests_get_the_texts_of_a_generator(monkeypatch, tmp_path):
     target, draft = language_model(model), language_model(disturbed(model))
     specjax.save(draft, tmp_path)
     texts = ["".join(map(chr, ids)) for ids in np.random.default_rng(0).integers(35, 80, (20, 40))]
-    sizes = dict(requests=36, clients=4, slots=3, minutes=0, blocks=None)
+    sizes = dict(requests=36, clients=4, slots=3, minutes=0, blocks=blocks)
     report = script.soak(target, texts, argparse.Namespace(draft=str(tmp_path), **sizes))
     assert report["passed"], report
     assert min(report[name] for name in ("right", "left", "invalid")) > 0

@@ -51,3 +51,10 @@ def submit_over_time(engine: Engine, prompts, options, seed: int = 0) -> list:
     while engine.step():
         pass
     return handles
+
+
+def count_waits(engine: Engine) -> list[int]:
+    """A list that gets the age of each row that has to wait."""
+    waits, suspend = [], engine._scheduler.suspend
+    engine._scheduler.suspend = lambda row: waits.append(row.age) or suspend(row)
+    return waits
