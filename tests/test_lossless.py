@@ -1,9 +1,10 @@
 """The whole loop, every method, rule and option, against the exact law of the target's texts. ``support.grid`` explains it.
 
-Which settings run. All options are in every batch, so that each setting of a method tests each option. The first tier runs
-one setting of each acceptance rule, of each way of drawing, of drafts with chosen lengths, and of each shape of the tree
-with each kind of draft. The second tier runs every method with every rule.
-These targets are dense. A target of each other class runs with one method in the first tier, and with further ones in the second.
+Which settings run. All options are in every batch, so that each setting of a method tests each
+option. The first tier runs a setting of each acceptance rule, of each way of drawing, of drafts
+with chosen lengths, and of each shape of the tree with each kind of draft. The second tier runs
+every method with every rule. These targets are dense. A target of each other class runs with one
+method in the first tier, and with further ones in the second.
 """
 
 import dataclasses

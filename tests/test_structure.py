@@ -1,7 +1,8 @@
 """Compiled programs: how many there are, which buffers they reuse, and that a round moves nothing large.
 
-The oracle is XLA's own text of the program, read by ``tools.plan.hlo``. The first tier compiles plain decoding and a
-tree of a head; the second tier compiles every method. ``test_gpu_compiler.py`` and ``test_tpu_compiler.py`` ask the same questions.
+The oracle is XLA's own text of the program, read by ``tools.plan.hlo``. The first tier compiles
+plain decoding and a tree of a head; the second tier compiles every method. ``test_gpu_compiler.py``
+and ``test_tpu_compiler.py`` ask the same questions.
 """
 
 from importlib.metadata import version

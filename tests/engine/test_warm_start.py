@@ -18,7 +18,10 @@ METHODS = {"draft_model": False, "ngram": True, "auto": True}
 """Whether the text of a row with a seed is that of plain decoding."""
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow if name == "auto" else ()) for name in METHODS])
+AUTO = pytest.param("auto", marks=pytest.mark.slow)
+
+
+@pytest.fixture
 def started(request, target, draft, monkeypatch):
     """A started engine whose compiler waits for an event, the event, and a Generator of the same method."""
     draft = None if request.param == "ngram" else draft
@@ -41,6 +44,7 @@ def answers(engine: Engine, *requests) -> list:
     return [handle.result() for handle in [engine.submit(prompt, **options) for prompt, options in requests]]
 
 
+@pytest.mark.parametrize("started", ["draft_model", AUTO], indirect=True)
 def test_texts_before_and_after_the_methods_programs_are_compiled(started, monkeypatch):
     """After that a schema compiles nothing, and few rows take narrow rounds."""
     engine, warm, gate, generator, lines = started
@@ -72,7 +76,8 @@ def test_texts_before_and_after_the_methods_programs_are_compiled(started, monke
     assert [r.text for r in answers(engine, *[(PROMPT, options)] * 3)] == [expected] * 3
 
 
-def test_a_seed_gives_the_same_text_at_any_time(started, request):
+@pytest.mark.parametrize("started", ["draft_model", "ngram", AUTO], indirect=True)
+def test_a_seed_gives_the_same_text_at_any_time(started):
     """Where the text with a seed is not that of plain decoding, the method's rounds are compiled at once."""
     engine, warm, gate, generator, _ = started
     expected = generator(PROMPT, **SEEDED).token_ids

@@ -128,14 +128,19 @@ def test_after_a_jump_a_method_drafts_as_if_the_text_had_been_a_prompt(method):
         target, parameters, make_batch(0, 1, (), cases), drafter=drafter, chunk=4, dtype="float32"
     )
     before = read_anew({"": dataclasses.replace(CASES["forced, then free"], prompt=(1, 2, 1, 0))})
-    forced = forced_tokens(before, min(MOST_FORCED, drafter.depth or MOST_FORCED))
-    one_round = functools.partial(step, target, parameters)
-    jumped = jump_or(lambda state: state, one_round, before, drafter=drafter, rule=RULES[rules[0]])
+    forced = jax.jit(forced_tokens, static_argnames="most")(before, most=min(MOST_FORCED, drafter.depth or MOST_FORCED))
+
+    @jax.jit
+    def jump(target, parameters, state):
+        one_round = functools.partial(step, target, parameters)
+        return jump_or(lambda state: state, one_round, state, drafter=drafter, rule=RULES[rules[0]])
+
+    jumped = jump(target, parameters, before)
     assert int(jumped.length[0]) == 6 and int(forced[0, 0]) == 1
     text = tuple(np.asarray(jumped.tokens)[0, :6].tolist())
     fresh = read_anew({"": dataclasses.replace(CASES["forced, then free"], prompt=text)})
     keys, _ = round_keys(fresh, 1)
-    propose = lambda state: one_shape.propose(target, parameters, state, keys)[0]
+    propose = jax.jit(lambda state: one_shape.propose(target, parameters, state, keys)[0])
     after, expected = propose(jumped.replace(request=fresh.request)), propose(fresh)
     np.testing.assert_array_equal(after.tokens, expected.tokens)
     np.testing.assert_array_equal(after.valid, expected.valid)

@@ -75,8 +75,8 @@ OTHER_CLASSES = {
     "latent": ("ngram", "mtp"),
     "hybrid": ("draft_model", "tree"),
     "convolution": ("ngram", "tree"),
-    "mamba": ("ngram", "tree"),
-    "states": ("ngram", "tree"),
+    "mamba": ("draft_model", "tree"),
+    "states": ("draft_model", "tree"),
 }
 """The methods with a target of each class, trees and chains. The first tier runs the first."""
 

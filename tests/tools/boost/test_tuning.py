@@ -13,7 +13,7 @@ DRAFTS = {"draft": "tiny-python-draft"} | {name: f"tiny-python-{name}" for name 
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_every_choice_is_a_method_with_its_options(name):
     target, different = load("tiny-python", dtype="float32"), []
-    for length in range(MOST_DRAFTED + 1):
+    for length in (0, MOST_DRAFTED):
         choices = _shapes(name, Measured(1000, [0.5] * MOST_DRAFTED, 1.2, length))
         assert choices
         different += [choice for choice in choices if choice not in different]
