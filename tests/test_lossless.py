@@ -83,7 +83,8 @@ def test_the_grid_has_every_method_and_every_lossless_rule():
 
 def test_the_first_tier_meets_every_property():
     values = lambda settings: {value for setting in settings for value in properties(*setting).items()}
-    assert values(FIRST_TIER) == values(GRID)
+    missing = values(GRID) - values(FIRST_TIER)
+    assert FIRST_TIER <= {*GRID} and not missing, f"add a setting with {missing} to FIRST_TIER"
 
 
 @pytest.mark.parametrize(("method", "rule"), SETTINGS)
