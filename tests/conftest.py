@@ -107,12 +107,13 @@ and beyond the limit XLA aborts. The C library keeps the memory of dropped progr
 the system; a worker grew to 4 GB.
 """
 
-_programs = []
+_programs = Counter()
+"""The programs since the caches were emptied ("all"), and since the last test ("new")."""
 
 
 def _count_programs(event, *_, **__):
     if event.endswith("backend_compile_duration"):
-        _programs.append(event)
+        _programs.update(("all", "new"))
 
 
 jax.monitoring.register_event_duration_secs_listener(_count_programs)
@@ -129,7 +130,8 @@ def _mapped_areas() -> int:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
     ends = nextitem is None or nextitem.path != item.path
-    if len(_programs) > (MANY if ends else TOO_MANY) or _mapped_areas() > MOST_AREAS:
+    looks = _programs.pop("new", 0) or ends  # counting the areas takes 8 ms
+    if _programs["all"] > (MANY if ends else TOO_MANY) or (looks and _mapped_areas() > MOST_AREAS):
         _programs.clear()
         jax.clear_caches()
         gc.collect()

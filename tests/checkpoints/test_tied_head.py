@@ -2,20 +2,18 @@
 
 import json
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from support.golden import read_file
 from support.models import tiny_model
+from support.reference import logits_of
 
 from specjax.checkpoints.config import from_hf
 from specjax.checkpoints.tensors import load_model, save_model
 from specjax.errors import SpecjaxWarning
-from specjax.models.decoder import Decoder
 
-PROMPT = [[3, 17, 8, 60, 1, 44]]
-LOWER = np.tril(np.ones((6, 6), bool))
+PROMPT = [3, 17, 8, 60, 1, 44]
 
 
 @pytest.fixture
@@ -27,18 +25,12 @@ def own_head(tmp_path):
     return tmp_path
 
 
-def logits(model: Decoder) -> np.ndarray:
-    tokens = jnp.array(PROMPT)
-    positions = jnp.arange(tokens.shape[1])[None]
-    return np.asarray(model.logits(model(tokens, positions, LOWER).hidden))
-
-
 def test_a_head_that_differs_from_the_embedding_is_kept(own_head):
     with pytest.warns(SpecjaxWarning, match="lm_head.weight differs from model.embed_tokens.weight; both are used"):
         model = load_model(own_head)
     head = load_file(own_head / "model.safetensors")["lm_head.weight"]
     assert not model.config.tie_embeddings and model.head[...].tobytes() == head.tobytes()
-    np.testing.assert_array_equal(logits(model), logits(tiny_model()))
+    np.testing.assert_array_equal(logits_of(model, PROMPT), logits_of(tiny_model(), PROMPT))
 
 
 def test_a_head_that_differs_in_its_last_row_alone_is_kept(own_head):
@@ -72,7 +64,7 @@ def test_logits_are_those_of_transformers(own_head):
 
     theirs = LlamaForCausalLM.from_pretrained(own_head, dtype=torch.float32)
     with torch.no_grad():
-        expected = theirs(torch.tensor(PROMPT)).logits.numpy()
+        expected = theirs(torch.tensor([PROMPT])).logits[0].numpy()
     with pytest.warns(SpecjaxWarning):
-        ours = logits(load_model(own_head))
+        ours = logits_of(load_model(own_head), PROMPT)
     np.testing.assert_allclose(ours, expected, atol=1e-4 * np.abs(expected).max())

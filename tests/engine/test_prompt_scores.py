@@ -1,10 +1,9 @@
 """The log-probabilities of prompts that an engine reads, against one plain forward."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.models import disturbed, language_model, tiny_model
+from support.reference import log_softmax, logits_of
 
 from specjax import Engine, RequestError
 
@@ -24,9 +23,7 @@ def engine(model):
 
 def plain(model, tokens) -> np.ndarray:
     """The log-probabilities [N - 1, V] after each of N tokens but the last, of one forward."""
-    mask = jnp.tril(jnp.ones((len(tokens),) * 2, bool))
-    out = model(jnp.array([tokens]), jnp.arange(len(tokens))[None], mask)
-    return np.asarray(jax.nn.log_softmax(model.logits(out.hidden).astype(jnp.float32)))[0, :-1]
+    return np.array([log_softmax(row) for row in logits_of(model, tokens)])[:-1]
 
 
 @pytest.mark.parametrize("prompt", [LONG, LONG[:17], LONG[:16], [7, 8], [7]], ids=len)

@@ -14,13 +14,17 @@ GREEDY = dict(max_new_tokens=24, ignore_eos=True)
 SEEDED = GREEDY | dict(temperature=0.8, seed=5)
 PROMPT = [5, 6, 7, 8] * 4
 LONG = [5, 6, 7, 8] * (LEAST_CHUNK // 2)
-METHODS = {"draft_model": False, "auto": True}
+METHODS = {"draft_model": False, "ngram": True, "auto": True}
 """Whether the text of a row with a seed is that of plain decoding."""
 
 
-@pytest.fixture(params=METHODS)
+AUTO = pytest.param("auto", marks=pytest.mark.slow)
+
+
+@pytest.fixture
 def started(request, target, draft, monkeypatch):
     """A started engine whose compiler waits for an event, the event, and a Generator of the same method."""
+    draft = None if request.param == "ngram" else draft
     engine = Engine(target, request.param, draft, slots=3, widths=[1], capacity=256)
     gate = threading.Event()
     for name in ("compile_rounds", "compile_chunk"):
@@ -40,7 +44,9 @@ def answers(engine: Engine, *requests) -> list:
     return [handle.result() for handle in [engine.submit(prompt, **options) for prompt, options in requests]]
 
 
-def test_texts_before_and_after_the_methods_programs_are_compiled(started):
+@pytest.mark.parametrize("started", ["draft_model", AUTO], indirect=True)
+def test_texts_before_and_after_the_methods_programs_are_compiled(started, monkeypatch):
+    """After that a schema compiles nothing, and few rows take narrow rounds."""
     engine, warm, gate, generator, lines = started
     requests = [(PROMPT, GREEDY), (LONG, GREEDY)]
     expected = [generator(prompt, **options) for prompt, options in requests]
@@ -55,14 +61,8 @@ def test_texts_before_and_after_the_methods_programs_are_compiled(started):
     assert [facts(r)[:2] for r in late] == [facts(r)[:2] for r in expected]
     assert any(r.stats.drafted for r in late)
     assert count_compilations(lambda: answers(engine, *requests)) == 0
-
-
-def test_a_schema_compiles_nothing_and_few_rows_take_narrow_rounds(started, monkeypatch):
-    engine, warm, gate, generator, _ = started
     options = dict(json_schema={"enum": ["AB", "ABCD", 12]}, max_new_tokens=30)
     expected = generator(PROMPT, **options).text
-    gate.set()
-    warm.wait()
     widths = []
     advance = engine.programs._advance_some
     watch = lambda kind, rounds, some, constraints: (
@@ -76,7 +76,8 @@ def test_a_schema_compiles_nothing_and_few_rows_take_narrow_rounds(started, monk
     assert [r.text for r in answers(engine, *[(PROMPT, options)] * 3)] == [expected] * 3
 
 
-def test_a_seed_gives_the_same_text_at_any_time(started, request):
+@pytest.mark.parametrize("started", ["draft_model", "ngram", AUTO], indirect=True)
+def test_a_seed_gives_the_same_text_at_any_time(started):
     """Where the text with a seed is not that of plain decoding, the method's rounds are compiled at once."""
     engine, warm, gate, generator, _ = started
     expected = generator(PROMPT, **SEEDED).token_ids

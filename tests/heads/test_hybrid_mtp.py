@@ -58,7 +58,7 @@ DENSE_AND_EXPERTS = pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_exper
 
 
 @pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=() if name == "qwen3_5_experts" else pytest.mark.slow) for name in FAMILIES]
+    "family", [pytest.param(name, marks=() if name == "qwen3_5" else pytest.mark.slow) for name in FAMILIES]
 )
 def test_a_published_module_drafts_for_its_target(tmp_path, family: str):
     target = golden_model(family)

@@ -393,6 +393,7 @@ def test_a_draft_of_nan_is_refused(rule):
     assert np.all(verdict.length == 1) and set(verdict.bonus.tolist()) == {1, 2}
 
 
+@jax.jit
 def sampled_batch() -> tuple[jax.Array, Tree, jax.Array]:
     """p, chains drawn from q, and keys of eight rows."""
     keys = random.split(random.key(4), (8, 2))
@@ -435,7 +436,7 @@ def test_rows_with_a_seed_walk(seeds):
     p, trees, keys = sampled_batch()
     seeded = {"all": jnp.ones(8, bool), "none": jnp.zeros(8, bool), "some": jnp.arange(8) % 2 == 0}[seeds]
     verdict = accept(RULES["walk_if_seeded"], p, trees, keys, jnp.ones(8), seeded=seeded)
-    walk, block = (jax.vmap(rule)(p, trees, keys) for rule in (sample_and_walk, block_verification))
+    walk, block = (jax.jit(jax.vmap(rule))(p, trees, keys) for rule in (sample_and_walk, block_verification))
     for b in range(8):
         assert_equal(*(jax.tree.map(lambda x: x[b], v) for v in (verdict, walk if seeded[b] else block)))
 

@@ -1,13 +1,12 @@
 """Scores of prompts and the routes about tokens, over HTTP, against plain forwards and the tokenizer."""
 
 import httpx
-import jax
-import jax.numpy as jnp
 import numpy as np
 import openai
 import pytest
 from support.chat import CHATML, chat_tokenizer, turns
 from support.models import TINY, tiny_model
+from support.reference import log_softmax, logits_of
 from support.serving import served
 
 from specjax import Engine, LanguageModel, __version__
@@ -38,9 +37,7 @@ def complete(url):
 
 def after(target, ids) -> np.ndarray:
     """The log-probabilities [N, V] after each of N tokens, of one plain forward."""
-    mask = jnp.tril(jnp.ones((len(ids),) * 2, bool))
-    hidden = target.model(jnp.array([ids]), jnp.arange(len(ids))[None], mask).hidden
-    return np.asarray(jax.nn.log_softmax(target.model.logits(hidden)))[0]
+    return np.array([log_softmax(row) for row in logits_of(target.model, ids)])
 
 
 @pytest.mark.parametrize("as_ids", [False, True])

@@ -12,7 +12,7 @@ from specjax.training.losses import scores
 from .decoding import NEW, texts
 
 LONGEST = 96
-"""Tokens of the longest text that ``logits_after`` reads.
+"""Tokens of the longest text that ``logits_of`` reads.
 
 One size for all texts, so that a model compiles once.
 """
@@ -20,11 +20,16 @@ One size for all texts, so that a model compiles once.
 score = jax.jit(scores)
 
 
-def logits_after(model, text: list[int]) -> np.ndarray:
-    """Logits float64 [V] after a text, by a forward without a cache."""
+def logits_of(model, text: list[int]) -> np.ndarray:
+    """Logits float64 [S, V] after every token of a text, by a forward without a cache."""
     padded = np.zeros((1, LONGEST), np.int32)
     padded[0, : len(text)] = text
-    return np.asarray(score(model, jnp.asarray(padded)), np.float64)[0, len(text) - 1]
+    return np.asarray(score(model, jnp.asarray(padded)), np.float64)[0, : len(text)]
+
+
+def logits_after(model, text: list[int]) -> np.ndarray:
+    """Logits float64 [V] after a text, by a forward without a cache."""
+    return logits_of(model, text)[-1]
 
 
 def log_softmax(x: np.ndarray) -> np.ndarray:

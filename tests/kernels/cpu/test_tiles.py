@@ -47,9 +47,17 @@ def kind(request, monkeypatch):
     monkeypatch.setattr(tiles, "instructions", lambda: request.param)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("offsets", [False, True])
-@pytest.mark.parametrize("scheme", ["int4", "int8", "int4:exact", "int8:exact"])
+SCHEMES = ("int4", "int8", "int4:exact", "int8:exact")
+# Every scheme meets every shape, with and without offsets by turns; the second tier has all of them.
+CASES = [
+    pytest.param(scheme, offsets, shape, marks=pytest.mark.slow if (i + j + offsets) % 2 else ())
+    for i, scheme in enumerate(SCHEMES)
+    for offsets in (False, True)
+    for j, shape in enumerate(SHAPES)
+]
+
+
+@pytest.mark.parametrize(("scheme", "offsets", "shape"), CASES)
 def test_the_kernel_multiplies_rounded_rows(kind, scheme, offsets, shape):
     """numpy's product in float64. 65 rows are blocks of two sizes."""
     weight, exact = random_weight(*shape, scheme, offsets)
@@ -125,8 +133,14 @@ def test_one_of_several_weights_and_a_further_axis():
     np.testing.assert_array_equal(mapped.reshape(6, -1), chosen)
 
 
-@pytest.mark.parametrize("scheme", ["int4", "int8"])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "scheme"),
+    [
+        pytest.param(shape, scheme, marks=pytest.mark.slow if (i + j) % 2 else ())
+        for i, shape in enumerate(SHAPES)
+        for j, scheme in enumerate(SCHEMES[:2])
+    ],
+)
 def test_tiles_are_the_weight(scheme, shape):
     """Rows out of tiles have the same numbers, also of single tokens; shape and group do not change."""
     weight, exact = random_weight(*shape, scheme, True)

@@ -57,12 +57,17 @@ def random_arguments(
 )
 def test_kernel_and_products_against_the_definition(case: str):
     arguments, scores = random_arguments(**CASES[case])
-    qkv, angles, past, length, earlier, mask, positions = arguments
-    new = tuple(x.swapaxes(1, 2) for x in (rotate(qkv[..., -2, :], *angles), qkv[..., -1, :]))
-    seen = new if earlier is None else join(earlier, new)
-    expected = attend(rotate(qkv[..., :-2, :], *angles), past, length, seen, mask, positions, scores)
-    by_kernel = attention_kernel.attend(*arguments, scores=scores, interpret=INTERPRET)
-    for attended, rows in (by_kernel, rotate_and_attend(*arguments, scores, jnp.float32)):
+
+    @jax.jit
+    def define(qkv, angles, past, length, earlier, mask, positions):
+        new = tuple(x.swapaxes(1, 2) for x in (rotate(qkv[..., -2, :], *angles), qkv[..., -1, :]))
+        seen = new if earlier is None else join(earlier, new)
+        return attend(rotate(qkv[..., :-2, :], *angles), past, length, seen, mask, positions, scores), new
+
+    expected, new = define(*arguments)
+    by_kernel = jax.jit(lambda *given: attention_kernel.attend(*given, scores=scores, interpret=INTERPRET))
+    by_products = jax.jit(lambda *given: rotate_and_attend(*given, scores, jnp.float32))
+    for attended, rows in (by_kernel(*arguments), by_products(*arguments)):
         np.testing.assert_allclose(attended, expected, atol=2e-5)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), rows, new)
 

@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.models import random_head, random_prompts, warped
+from support.reference import logits_of
 
 from specjax.heads import Eagle3Config, Eagle3Head, Head, MedusaConfig, MedusaHeads
 from specjax.tools.doctor.distributions import compare_places, read_taps
@@ -14,13 +14,6 @@ from specjax.tools.tune.head_trees import ranks_of
 
 (TEXT,) = random_prompts(1, 1, seed=1)
 TEXT = TEXT + np.random.default_rng(4).integers(1, 61, 39).tolist()
-
-
-def logits_of(model, ids: list[int]) -> np.ndarray:
-    """Logits [S, V] after every token, by a forward without a cache."""
-    S = len(ids)
-    out = model(jnp.asarray([ids]), jnp.arange(S)[None], jnp.tril(jnp.ones((S, S), bool)))
-    return np.asarray(model.logits(out.hidden)[0], np.float64)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

@@ -128,7 +128,7 @@ def of_both_batches(method: str) -> set:
     [
         pytest.param("auto", (1, 2), [1, 2], of_both_batches("auto"), marks=pytest.mark.slow),
         ("layer_skip", (1, 2), [2], of_both_batches("layer_skip")),
-        ("draft_model", (2,), [2], set()),
+        ("ngram", (2,), [2], set()),
     ],
 )
 def test_rounds_that_vary_are_timed_over_whole_texts(method, batches, rows, whole, target, draft, monkeypatch):
@@ -142,7 +142,7 @@ def test_rounds_that_vary_are_timed_over_whole_texts(method, batches, rows, whol
     monkeypatch.setattr(examination, "time_rounds", lambda *args: given.append(args) or time_rounds(*args))
     monkeypatch.setattr(rounds, "_TEXT_SECONDS", 1e9)
     sizes = dict(batches=batches, temperatures=(0.0,), max_new_tokens=8)
-    examine(target, random_prompts(5, 9), method, draft if method != "layer_skip" else None, **sizes)
+    examine(target, random_prompts(5, 9), method, draft if method == "auto" else None, **sizes)
     assert counted == rows
     over_texts = lambda: {(name, groups) for name, groups, *rounds in timed if not rounds}
     assert over_texts() - {("none", 1)} == whole - {("none", 1)}

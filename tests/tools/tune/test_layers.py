@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.models import language_model, tiny_model
 from support.partial_target import TARGET, logits_without
-from support.reference import softmax
+from support.reference import logits_of, softmax
 
 from specjax import RequestError, save
 from specjax.cli.main import main
@@ -81,9 +81,8 @@ def test_the_best_exit_is_where_the_layers_begin_to_do_nothing(target):
 def test_a_recurrent_layer_that_is_left_out_adds_nothing(mixer):
     whole, idle = (tiny_model(0, 6.0, num_layers=2, mixers=(None, mixer)) for _ in range(2))
     idle.layers[1].mixer.out_proj[...] *= 0
-    ids = np.array([language_model(whole).tokenizer.encode(TEXTS[0])])
-    read = lambda model: model.logits(model(ids, np.arange(ids.size)[None], np.tri(ids.size, dtype=bool)).hidden)[0]
-    p, q = (np.stack([softmax(row) for row in np.asarray(read(model))]) for model in (whole, idle))
+    ids = language_model(whole).tokenizer.encode(TEXTS[0])
+    p, q = (np.stack([softmax(row) for row in logits_of(model, ids)]) for model in (whole, idle))
     shared = np.minimum(p, q).sum(-1).mean()
     rate = layer_agreement.agreement_on(language_model(whole), TEXTS[:1], 1.0)
     assert rate(Skip((1,), ())) == pytest.approx(shared, abs=1e-5) and shared < 0.99
