@@ -40,8 +40,8 @@ def test_expected_lengths_are_those_of_rounds(engine, target):
     """An engine begins a round at each place of its greedy texts, with a head that learnt."""
     learner = Learner(engine, recipe=FAST)
     engine.listeners.append(learner.add)
-    for handle in [engine.submit(prompt, **OPTIONS) for prompt in PROMPTS]:
-        handle.result()
+    for prompt in PROMPTS:  # one by one, so that the same texts are held out in each run
+        engine.submit(prompt, **OPTIONS).result()
     for _ in range(60):
         learner.learn()
     texts = [handle.prompt + handle.result().token_ids for handle in [engine.submit(p, **OPTIONS) for p in PROMPTS[:2]]]
