@@ -180,7 +180,7 @@ def text_options(raw: dict, where: str) -> dict:
 
 
 def check_dtype(dtype: Any) -> str:
-    """The name of a dtype of weights. Raises RequestError for one that is not in ``DTYPES``."""
+    """The name of a dtype of weights. Raises RequestError for a dtype outside ``DTYPES``."""
     try:
         name = str(jnp.dtype(dtype))
     except TypeError:

@@ -207,10 +207,10 @@ def describe(app: FastAPI, kinds: tuple[type[BaseModel], ...], version: str) -> 
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            found = get_openapi(title="specjax", version=version, routes=app.routes)
+            schema = get_openapi(title="specjax", version=version, routes=app.routes)
             _, schemas = models_json_schema([(kind, "validation") for kind in kinds], ref_template=_PLACE)
-            found.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
-            app.openapi_schema = found
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
+            app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = openapi

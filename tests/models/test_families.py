@@ -103,7 +103,7 @@ OF_SUMS = {
     "norm", "rope", "form", "mlp", "qk_norm", "value_norm", "whole_qk_norm", "norm_after", "plain_qk_norm",
     "output_gate",
 }  # fmt: skip
-"""The mechanisms that change what a layer computes, and not what it keeps or which rows a node sees."""
+"""The mechanisms that change the numbers of a layer. They change neither its cache nor the rows that a node sees."""
 
 
 def one_for_each_cache(names: list[str]) -> list[str]:

@@ -191,7 +191,7 @@ def test_the_command_trains_and_refuses_with_one_line(pair, tmp_path, text, caps
     cases = {
         "name it with --log": ("--recipe", "feedback", *draft),
         "leave --log out": ("--recipe", "draft", *log),
-        "--draft continues a draft model": ("--recipe", "medusa", *draft),
+        "--draft continues a drafter": ("--recipe", "medusa", *draft),
         "continues a draft; name it with --draft": ("--recipe", "feedback", "--length", 40, *log),
         "no rounds there": ("--recipe", "feedback", "--length", 40, *draft, "--log", tmp_path / "none"),
         "the log has none": ("--recipe", tmp_path / "policy.toml", *draft, *log),

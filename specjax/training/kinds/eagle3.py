@@ -87,7 +87,7 @@ def load_eagle3(start: str, target: LanguageModel) -> Eagle3Head:
     """The head ``start`` in float32. Raises RequestError where it is no EAGLE-3 head."""
     head = load_drafter(start, target, "float32")
     if not isinstance(head, Head) or not isinstance(head.module, Eagle3Head):
-        raise RequestError(f"start {start!r} is no head of kind 'eagle3'; name one that is")
+        raise RequestError(f"start {start!r} is no head of kind 'eagle3'; name an EAGLE-3 head")
     return head.module
 
 
