@@ -150,7 +150,10 @@ def write_costs(file: Path, record: dict) -> None:
 
 
 def _is_record(record) -> bool:
-    """Whether ``record`` is that of a file of costs: its shapes fit, its times are positive, its rates below 1."""
+    """Whether ``record`` is that of a file of costs.
+
+    Its shapes fit, its times are positive, and its rates are below 1.
+    """
     try:
         seconds = np.array(record["seconds"], float)
         shaped = seconds.shape == (2, *(len(record[name]) for name in ("batches", "contexts", "arms")))
