@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ..loop.jump_forward import MOST_FORCED
 from .block_pool import BlockPool
 from .pools import held_in_blocks
+from .prefix_blocks import BLOCK as STEP
 from .prefix_cache import chain_keys
 from .programs import Programs
 from .prompt_reader import Row
@@ -14,8 +15,9 @@ from .scheduler import RowMemory, Scheduler
 class BlockMemory(RowMemory):
     """Gives rows blocks of the pools, for prompts that begin alike the same ones.
 
-    A draft writes the newest tokens of a row again, and may read some tokens behind a key's
-    position. So a shared block is followed by ``_ahead`` tokens that all its users have.
+    A block of which a row has only the first tokens is copied: ``STEP`` of them, or a multiple. A
+    draft writes the newest tokens of a row again, and may read some tokens behind a key's position.
+    So what rows share is followed by ``_ahead`` tokens that all of them have.
 
     Args:
       programs: has the pools and the tables.
@@ -28,28 +30,39 @@ class BlockMemory(RowMemory):
         self.pool = BlockPool(programs.blocks)
         self._programs = programs
         self._size = size
+        self._steps = size // STEP
         drafter = programs.session.drafter
         self._step = max(drafter.depth, MOST_FORCED) + 1
         self._ahead = 2 * drafter.depth + 1 if programs.draft_reads else 0
         # A draft that reads all features at once and a recurrent layer begin with the first token.
         whole = bool(drafter.taps) and not programs.draft_reads or programs.has_states
-        self._longest = 0 if whole or not share else longest
+        self.shares = share and not whole
+        self._longest = longest
 
     @property
     def usage(self) -> float:
         return self.pool.used / self.pool.count
 
     def begin(self, row: Row) -> bool:
-        shared = self.pool.share([] if row.is_scored else self._keys(row.text, row.held))
+        keys = self._keys(row.text, 0 if row.is_scored else row.held)
+        shared = self.pool.share(keys[self._steps - 1 :: self._steps])
         others = self.pool.take(self._count(row.length) - len(shared))
         if others is None:
             self.pool.release(shared)
             return False
         row.blocks = shared + others
-        row.start = len(shared) * self._size
+        row.start = len(shared) * self._size + self._copy_part(keys[len(shared) * self._steps :], others[0])
         self._programs.reading_table[0] = 0
         self._programs.reading_table[0, : len(row.blocks)] = row.blocks
         return True
+
+    def _copy_part(self, keys: Sequence[bytes], block: int) -> int:
+        """Copies the tokens with most of ``keys`` to a block. Returns their number."""
+        for count in range(min(len(keys), self._steps - 1), 0, -1):
+            if source := self.pool.find(keys[count - 1]):
+                self._programs.copy_block(source, block)
+                return count * STEP
+        return 0
 
     def place(self, row: Row, may_share: bool) -> None:
         """Gives a slot the blocks of its row. ``may_share``: whether others may have them too."""
@@ -57,12 +70,16 @@ class BlockMemory(RowMemory):
         if may_share:
             self._name(row, row.length)
 
-    def keep(self, row: Row) -> None:
-        self._name(row, self._programs.held(row.slot))
+    def keep(self, row: Row, new: Sequence[int]) -> None:
+        self._name(row, self._programs.held(row.slot), new)
 
-    def _name(self, row: Row, held: int) -> None:
-        """Notes what a row's blocks hold, after target and draft have read ``held`` tokens."""
-        self.pool.name(self._keys(row.text, held), row.blocks)
+    def _name(self, row: Row, held: int, new: Sequence[int] = ()) -> None:
+        """Notes what a row's blocks hold, after target and draft have read ``held`` tokens.
+
+        ``new``: tokens that its text lacks yet.
+        """
+        keys = self._keys([*row.text, *new], held)
+        self.pool.name(keys, [row.blocks[i // self._steps] for i in range(len(keys))])
 
     def clear(self) -> None:
         self.pool = BlockPool(self.pool.count)
@@ -103,7 +120,7 @@ class BlockMemory(RowMemory):
         return -(-positions // self._size)
 
     def _keys(self, text: Sequence[int], held: int) -> list[bytes]:
-        """The keys of the whole blocks of a text, of which ``held`` tokens are read."""
-        if self._longest is not None and len(text) > self._longest:
+        """The keys of each ``STEP`` tokens of a text, of which ``held`` tokens are read."""
+        if not self.shares or self._longest is not None and len(text) > self._longest:
             return []
-        return chain_keys(text, self._size, self._ahead)[: held // self._size]
+        return chain_keys(text, STEP, self._ahead)[: held // STEP]

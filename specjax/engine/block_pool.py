@@ -7,8 +7,9 @@ from collections.abc import Sequence
 class BlockPool:
     """Gives out blocks, and takes them back after their last user.
 
-    A block with a key holds tokens that later rows may share. Without users it keeps them until a
-    row needs a block and none is empty; the least recently used leaves first.
+    A block with keys holds tokens that later rows may share or copy. Each key stands for some more of
+    its tokens. Without users it keeps them until a row needs a block and none is empty; the least
+    recently used leaves first.
 
     Args:
       count: the number of blocks. Their numbers begin with 1.
@@ -22,7 +23,7 @@ class BlockPool:
         self._empty = list(range(count, 0, -1))
         self._users: dict[int, int] = {}
         self._by_key: dict[bytes, int] = {}
-        self._keys: dict[int, bytes] = {}
+        self._keys: dict[int, list[bytes]] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()  # with keys and without users; first to leave first
 
     @property
@@ -50,12 +51,18 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
+    def find(self, key: bytes) -> int | None:
+        """The block with a key, which may be taken by the next row, or None."""
+        block = self._by_key.get(key)
+        if block in self._idle:
+            self._idle.move_to_end(block)
+        return block
+
     def name(self, keys: Sequence[bytes], blocks: Sequence[int]) -> None:
-        """Notes what blocks hold. Where another block has a key already, that one is shared."""
+        """Notes for each key the block that holds its last tokens, unless another block has the key."""
         for key, block in zip(keys, blocks):
-            if key not in self._by_key and block not in self._keys:
-                self._by_key[key] = block
-                self._keys[block] = key
+            if self._by_key.setdefault(key, block) == block and key not in self._keys.get(block, ()):
+                self._keys.setdefault(block, []).append(key)
 
     def release(self, blocks: Sequence[int]) -> None:
         """Takes back one use of each block of a row. The end of the row is the first to leave."""
@@ -71,5 +78,6 @@ class BlockPool:
 
     def _forget_oldest(self) -> int:
         block, _ = self._idle.popitem(last=False)
-        del self._by_key[self._keys.pop(block)]
+        for key in self._keys.pop(block):
+            del self._by_key[key]
         return block

@@ -278,7 +278,7 @@ class Engine(StepThread):
             row.add_rounds(results.rounds[i].tolist(), len(tokens[:stop]))
             is_over = stop is not None or bool(results.done[i])
             if is_over and not results.failed[i]:
-                self.memory.keep(row)
+                self.memory.keep(row, tokens)
             outcome = take_result(row, self.programs, self.generator, stop is not None) if is_over else None
             row.handle.add(tokens[:stop], row.rounds, logprobs, outcome)
             if is_over:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from ..core.blocks import give_pools, is_blocks, map_arrays, take_pools
 from ..core.cache import is_cache
@@ -30,6 +31,12 @@ def block_shapes(filled: Filled | None, size: int) -> list[jax.ShapeDtypeStruct]
 def blank_pools(shapes, count: int):
     """Pools of ``count`` blocks of these ``block_shapes``, a pytree."""
     return jax.tree.map(lambda block: jnp.zeros((count, *block.shape[1:]), block.dtype), shapes)
+
+
+def copy_block(pools, source: jax.Array, to: jax.Array):
+    """The pools with the numbers of block ``source`` in block ``to`` too. Donate ``pools``."""
+    take = lambda pool: lax.dynamic_slice_in_dim(pool, source, 1)
+    return jax.tree.map(lambda pool: lax.dynamic_update_slice_in_dim(pool, take(pool), to, 0), pools)
 
 
 def on_pools(*operands, function: Callable, at: int) -> tuple:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .constraints import Constraints
@@ -25,7 +26,13 @@ class Changes(NamedTuple):
 
 
 class RowMemory:
-    """The memory of rows. In fixed slots each row has its own, and nothing is to do."""
+    """The memory of rows. In fixed slots each row has its own, and nothing is to do.
+
+    Attributes:
+      shares: whether rows that begin alike share memory.
+    """
+
+    shares = False
 
     @property
     def usage(self) -> float | None:
@@ -39,8 +46,11 @@ class RowMemory:
     def release(self, row: Row) -> None:
         """Takes the memory of a row back."""
 
-    def keep(self, row: Row) -> None:
-        """Keeps what a row in a slot holds for later rows that begin alike."""
+    def keep(self, row: Row, new: Sequence[int]) -> None:
+        """Keeps what a row in a slot holds for later rows that begin alike.
+
+        ``new``: tokens that its text lacks yet.
+        """
 
     def clear(self) -> None:
         """Forgets all rows, and the texts that it keeps for others."""

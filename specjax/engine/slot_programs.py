@@ -19,7 +19,7 @@ from ..text.session import Session, shardings
 from . import slots
 from .batch_widths import Copies
 from .memory import check_memory
-from .pools import blank_pools, held_in_blocks, hollow_axes
+from .pools import blank_pools, copy_block, held_in_blocks, hollow_axes
 from .prompt_programs import LEAST_CHUNK, PromptPrograms
 from .prompt_scores import Scoring
 
@@ -185,6 +185,19 @@ class SlotPrograms(PromptPrograms):
         self._compile_ahead(**suspending)
         _, row = jax.eval_shape(suspending["function"], *suspending["args"])
         self._compile_ahead(**self._resuming(row, 0))
+
+    def copy_block(self, source: int, to: int) -> None:
+        """Copies the keys and values of block ``source`` to block ``to``."""
+        self._pools = self._call(**self._copying(source, to))
+
+    def _copying(self, source: int, to: int) -> dict[str, Any]:
+        return dict(function=partial(copy_block), args=(self._pools, np.int32(source), np.int32(to)), donate_argnums=0)
+
+    def compile_beginnings(self, sizes: Sequence[int]) -> None:
+        if self._in_blocks:
+            self._compile_ahead(**self._copying(0, 0))
+        else:
+            super().compile_beginnings(sizes)
 
     def held(self, slot: int) -> int:
         """The number of tokens of the row in ``slot`` whose keys are in blocks."""

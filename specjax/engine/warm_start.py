@@ -44,7 +44,7 @@ class WarmStart:
         chunks = [("chunk", size) for size in chunk_sizes(engine)[1:]]
         first = [("rounds", narrow), *(("plain", width) for width in others[-1:])]
         grammars = [("grammar", width) for width in {narrow: None, programs.count: None}]
-        beginnings = [("beginnings", programs.chunk)] if engine.prefixes.is_on else []
+        beginnings = [("beginnings", programs.chunk)] if engine.prefixes.is_on or engine.memory.shares else []
         waits = [("wait", programs.count)] if programs.block else []
         rounds = [("rounds", width) for width in others[::-1]]
         self.waiting = [*first, *beginnings, *chunks[:1], *rounds, *waits, *grammars, *chunks[1:]]
@@ -130,4 +130,5 @@ def warm_up(engine: Engine) -> None:
         handle.result()
     engine.compile_rounds()
     if engine.programs.block:
+        engine.programs.compile_beginnings(())
         engine.programs.compile_waits()

@@ -49,6 +49,21 @@ def test_the_least_recently_used_leave_first_and_the_end_of_a_row_before_its_beg
     assert pool.take(1) == one[1:] and pool.take(2) is None
 
 
+def test_a_block_has_a_key_for_each_part_of_it():
+    pool = BlockPool(2)
+    block, other = pool.take(2)
+    pool.name([b"a", b"ab"], [block, block])
+    pool.name([b"a", b"ax"], [other, other])  # begins like the first
+    assert [pool.find(key) for key in (b"a", b"ab", b"ax", b"b")] == [block, block, other, None]
+    pool.name([b"a", b"ab", b"abc"], [block] * 3)  # it holds more now
+    assert pool.share([b"abc"]) == [block]
+    pool.release([block, block])
+    pool.release([other])
+    assert pool.find(b"ab") == block and pool.take(1) == [other]  # asking makes a block the newest
+    assert pool.find(b"ax") is None and pool.take(1) == [block]
+    assert pool.find(b"a") is pool.find(b"abc") is None
+
+
 def test_a_key_stands_for_the_tokens_of_its_blocks_and_some_behind():
     text = list(range(40))
     assert (

@@ -107,10 +107,10 @@ def test_prompts_of_all_lengths_compile_nothing(target, method):
 
 @pytest.mark.parametrize("rule", ["auto", pytest.param("typical", marks=pytest.mark.slow)])
 def test_rows_that_wait_for_memory_compile_nothing(target, draft, rule):
-    """Neither the first row that gives up its blocks nor its way back."""
+    """Neither the first row that gives up its blocks nor its way back, nor the copy of a part of a block."""
     setting = dict(method="draft_model", draft=draft, rule=rule)
     engine = Engine(target, **setting, slots=3, widths=[1], capacity=256, blocks=5)
-    requests = [([i, *LONG], dict(max_new_tokens=130, ignore_eos=True)) for i in (1, 2, 3)]
+    requests = [([i, *LONG * 2], dict(max_new_tokens=130, ignore_eos=True)) for i in (1, 1, 3)]
     waits, results = count_waits(engine), []
     with engine:
         warm = WarmStart(engine)
@@ -118,7 +118,7 @@ def test_rows_that_wait_for_memory_compile_nothing(target, draft, rule):
         warm.go_on()
         warm.wait()
         assert count_compilations(lambda: results.extend(answers(engine, *requests))) == 0
-    assert len(waits) > 1
+    assert len(waits) > 1 and results[1].stats.cached_tokens == 3 * LEAST_CHUNK
     alone = Generator(target, **setting, capacity=256)
     assert [facts(r) for r in results] == [facts(alone(prompt, **options)) for prompt, options in requests]
 
