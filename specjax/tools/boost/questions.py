@@ -40,17 +40,20 @@ _LEAST_NEW = 0.6
 """The least share of a question's three-word sequences that occur once."""
 
 
-def write_questions(engine: Engine, seed: int, start: int = 0) -> Iterator[tuple[int, str | None]]:
-    """Numbers from ``start`` on, each with its question; None for a text that is no good question.
+def write_questions(
+    engine: Engine, seed: int, start: int = 0, count: int | None = None
+) -> Iterator[tuple[int, str | None]]:
+    """``count`` numbers from ``start`` on, each with its question; None for a text that is no good question.
 
-    The question of a number depends only on the number, the seed and the model.
+    Without ``count`` there is no end. The question of a number depends only on the number, the seed
+    and the model.
 
     Raises RequestError where the chat template is missing or rewrites the user's turn.
     """
     target = engine.target
     beginnings = [_begin_turn(target, theme) for theme in THEMES]
     room = engine.capacity - max(map(len, beginnings)) - 1
-    numbers = itertools.count(start)
+    numbers = range(start, start + count) if count is not None else itertools.count(start)
     requests = (
         dict(
             prompt=beginnings[i % len(beginnings)],
@@ -59,9 +62,9 @@ def write_questions(engine: Engine, seed: int, start: int = 0) -> Iterator[tuple
             max_new_tokens=min(LONGEST, room),
             seed=seed + i,
         )
-        for i in itertools.count(start)
+        for i in numbers
     )
-    for number, result in zip(numbers, write_in_order(engine, requests)):
+    for number, result in enumerate(write_in_order(engine, requests), start):
         question = result.text.strip()
         yield number, question if result.finish_reason == "stop" and is_good(question) else None
 

@@ -1,10 +1,11 @@
 """Texts to learn from: prompts, and what the target writes after them."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,44 +131,55 @@ def gather(
     """
     files = TextFiles(directory)
     in_suite = {sequence for prompt in asking.suite for sequence in word_sequences(prompt, _OVERLAP)}
+    expect = lambda: max((tokens - files.gathered.tokens) // _USUAL, _FEWEST)
     empty = 0
-    while files.gathered.tokens < tokens and goes_on():
-        before = files.gathered
-        size = min(max((tokens - before.tokens) // _USUAL, _FEWEST), _BLOCK)
-        block = _read_block(engine, asking, before.prompts, size)
-        if not block:
-            break
-        known = [(i, prompt) for i, prompt in block if prompt is not None]
-        new = [(i, prompt) for i, prompt in known if not _is_in(prompt, in_suite)]
-        fitting = [(i, prompt) for i, prompt in new if _fits(engine, asking, prompt)]
-        rows = list(_answer(engine, asking, fitting))
-        apart = max(asking.held_out - before.answers, 0)
-        learnt = rows[apart:]
-        empty = 0 if rows else empty + 1
-        if empty == _PATIENCE:
-            raise RequestError(
-                f"{engine.target.name}: none of {_PATIENCE * len(block)} prompts got an answer that does not repeat "
-                "itself; give conversations with --data"
+    with contextlib.closing(_read_prompts(engine, asking, files.gathered.prompts, expect)) as prompts:
+        while files.gathered.tokens < tokens and goes_on():
+            before = files.gathered
+            block = list(itertools.islice(prompts, min(expect(), _BLOCK)))
+            if not block:
+                break
+            known = [(i, prompt) for i, prompt in block if prompt is not None]
+            new = [(i, prompt) for i, prompt in known if not _is_in(prompt, in_suite)]
+            fitting = [(i, prompt) for i, prompt in new if _fits(engine, asking, prompt)]
+            rows = list(_answer(engine, asking, fitting))
+            apart = max(asking.held_out - before.answers, 0)
+            learnt = rows[apart:]
+            empty = 0 if rows else empty + 1
+            if empty == _PATIENCE:
+                raise RequestError(
+                    f"{engine.target.name}: none of {_PATIENCE * len(block)} prompts got an answer that does not repeat "
+                    "itself; give conversations with --data"
+                )
+            files.append(
+                rows[:apart],
+                learnt,
+                Gathered(
+                    before.tokens + sum(row["tokens"] for row in learnt),
+                    before.answers + len(rows),
+                    before.in_suite + len(known) - len(new),
+                    before.prompts + len(block),
+                ),
             )
-        files.append(
-            rows[:apart],
-            learnt,
-            Gathered(
-                before.tokens + sum(row["tokens"] for row in learnt),
-                before.answers + len(rows),
-                before.in_suite + len(known) - len(new),
-                before.prompts + len(block),
-            ),
-        )
-        progress(files.gathered)
+            progress(files.gathered)
     return files
 
 
-def _read_block(engine: Engine, asking: Asking, start: int, size: int) -> list[tuple[int, Any]]:
-    """The next prompts with their numbers. A question that was written badly is None."""
+def _read_prompts(
+    engine: Engine, asking: Asking, start: int, expect: Callable[[], int]
+) -> Generator[tuple[int, Any], None, None]:
+    """Prompts with their numbers, from ``start`` on. A question that was written badly is None.
+
+    Questions are written ahead while the engine answers others. ``expect`` bounds them: it gives the
+    number of prompts that are still needed, as far as one knows.
+    """
     if asking.prompts is not None:
-        return list(enumerate(asking.prompts))[start : start + size]
-    return list(itertools.islice(write_questions(engine, asking.seed, start), size))
+        yield from list(enumerate(asking.prompts))[start:]
+        return
+    while True:
+        count = expect()
+        yield from write_questions(engine, asking.seed, start, count)
+        start += count
 
 
 def _is_in(prompt, sequences: set) -> bool:

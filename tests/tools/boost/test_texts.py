@@ -97,6 +97,25 @@ def test_an_interrupted_gathering_ends_with_the_same_files(engine, tmp_path, sma
     assert whole.gathered.prompts == 48
 
 
+def test_questions_are_written_for_several_blocks_at_once(engine, tmp_path, small_blocks, monkeypatch):
+    """An interrupted gathering asks for others at once, and ends with the same files."""
+    parts = []
+
+    def write(engine, seed, start, count):
+        parts.append((start, count))
+        yield from ((i, f"Question number {i}?") for i in range(start, start + count))
+
+    monkeypatch.setattr("specjax.tools.boost.texts.write_questions", write)
+    monkeypatch.setattr("specjax.tools.boost.texts._USUAL", 4)
+    asking = Asking(longest=4, held_out=3)
+    whole = gather(engine, tmp_path / "whole", asking, 80)
+    assert parts[0] == (0, 20) and whole.gathered.prompts >= 20
+    gather(engine, tmp_path / "cut", asking, 80, goes_on=iter([True, False]).__next__)
+    resumed = gather(engine, tmp_path / "cut", asking, 80)
+    assert _texts(resumed) == _texts(whole) and resumed.gathered == whole.gathered
+    assert not engine.has_work
+
+
 def test_rows_have_their_answers_and_the_held_out_ones_are_apart(writer, engine, tmp_path, small_blocks):
     asking = Asking([[40 + i, 50, 60] for i in range(24)], chat=False, longest=6, held_out=11, seed=9)
     files = gather(engine, tmp_path / "texts", asking, 10**6)
