@@ -5,13 +5,15 @@ import dataclasses
 import itertools
 import json
 import os
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...engine.engine import Engine
 from ...errors import RequestError
 from ...requests.chat import render_chat
+from ...text.result import Result
 from ...training.saving import report_failure
 from .ordered import write_in_order
 from .questions import share_of_new, word_sequences, write_questions
@@ -19,8 +21,8 @@ from .questions import share_of_new, word_sequences, write_questions
 TEMPERATURES = (0.0, 0.7, 0.0, 1.0)
 """The temperatures of answers, in turn."""
 
-_FEWEST, _BLOCK = 64, 512
-"""The fewest and the most prompts that are answered together."""
+_BLOCK = 64
+"""The prompts whose answers are written to the files together."""
 
 _USUAL = 64
 """The tokens that a prompt is expected to bring. Many bring none."""
@@ -130,26 +132,23 @@ def gather(
     Raises RequestError where the target gives no answer that is kept.
     """
     files = TextFiles(directory)
-    in_suite = {sequence for prompt in asking.suite for sequence in word_sequences(prompt, _OVERLAP)}
-    expect = lambda: max((tokens - files.gathered.tokens) // _USUAL, _FEWEST)
+    expect = lambda: max((tokens - files.gathered.tokens) // _USUAL, _BLOCK)
+    prompts = _read_prompts(engine, asking, files.gathered.prompts, expect)
     empty = 0
-    with contextlib.closing(_read_prompts(engine, asking, files.gathered.prompts, expect)) as prompts:
+    with contextlib.closing(_answer(engine, asking, prompts)) as answers:
         while files.gathered.tokens < tokens and goes_on():
             before = files.gathered
-            block = list(itertools.islice(prompts, min(expect(), _BLOCK)))
+            block = list(itertools.islice(answers, _BLOCK))
             if not block:
                 break
-            known = [(i, prompt) for i, prompt in block if prompt is not None]
-            new = [(i, prompt) for i, prompt in known if not _is_in(prompt, in_suite)]
-            fitting = [(i, prompt) for i, prompt in new if _fits(engine, asking, prompt)]
-            rows = list(_answer(engine, asking, fitting))
+            rows = [answer.row for answer in block if answer.row is not None]
             apart = max(asking.held_out - before.answers, 0)
             learnt = rows[apart:]
             empty = 0 if rows else empty + 1
             if empty == _PATIENCE:
                 raise RequestError(
-                    f"{engine.target.name}: none of {_PATIENCE * len(block)} prompts got an answer that does not repeat "
-                    "itself; give conversations with --data"
+                    f"{engine.target.name}: none of {_PATIENCE * len(block)} prompts got an answer that does not "
+                    "repeat itself; give conversations with --data"
                 )
             files.append(
                 rows[:apart],
@@ -157,7 +156,7 @@ def gather(
                 Gathered(
                     before.tokens + sum(row["tokens"] for row in learnt),
                     before.answers + len(rows),
-                    before.in_suite + len(known) - len(new),
+                    before.in_suite + sum(answer.in_suite for answer in block),
                     before.prompts + len(block),
                 ),
             )
@@ -165,13 +164,11 @@ def gather(
     return files
 
 
-def _read_prompts(
-    engine: Engine, asking: Asking, start: int, expect: Callable[[], int]
-) -> Generator[tuple[int, Any], None, None]:
+def _read_prompts(engine: Engine, asking: Asking, start: int, expect: Callable[[], int]) -> Iterator[tuple[int, Any]]:
     """Prompts with their numbers, from ``start`` on. A question that was written badly is None.
 
-    Questions are written ahead while the engine answers others. ``expect`` bounds them: it gives the
-    number of prompts that are still needed, as far as one knows.
+    ``expect`` bounds the questions that are written ahead: it gives the number of prompts that are
+    still needed, as far as one knows.
     """
     if asking.prompts is not None:
         yield from list(enumerate(asking.prompts))[start:]
@@ -180,6 +177,35 @@ def _read_prompts(
         count = expect()
         yield from write_questions(engine, asking.seed, start, count)
         start += count
+
+
+class _Answer(NamedTuple):
+    """What a prompt brought: its row, or None, and whether it was left out because a suite has it."""
+
+    row: dict | None
+    in_suite: bool = False
+
+
+def _answer(engine: Engine, asking: Asking, prompts: Iterable[tuple[int, Any]]) -> Generator[_Answer, None, None]:
+    """The answer of each prompt, in order. The engine writes many at once, and further questions."""
+    in_suite = {sequence for prompt in asking.suite for sequence in word_sequences(prompt, _OVERLAP)}
+    asked: deque[tuple[int, Any, bool]] = deque()  # numbers, prompts that were submitted or None, and in_suite
+
+    def requests() -> Iterator[dict]:
+        for number, prompt in prompts:
+            known = prompt is not None and _is_in(prompt, in_suite)
+            fits = prompt is not None and not known and _fits(engine, asking, prompt)
+            asked.append((number, prompt if fits else None, known))
+            if fits:
+                yield _request(asking, number, prompt)
+
+    for result in write_in_order(engine, requests()):
+        while asked[0][1] is None:
+            yield _Answer(None, asked.popleft()[2])
+        number, prompt, _ = asked.popleft()
+        yield _Answer(_row(engine, asking, number, prompt, result))
+    for _, _, known in asked:
+        yield _Answer(None, known)
 
 
 def _is_in(prompt, sequences: set) -> bool:
@@ -193,23 +219,22 @@ def _fits(engine: Engine, asking: Asking, prompt) -> bool:
     return len(ids) + asking.longest < engine.capacity
 
 
-def _answer(engine: Engine, asking: Asking, prompts: Sequence[tuple[int, Any]]) -> Iterator[dict]:
-    """The rows of prompts with good answers."""
-    requests = (
-        ({"messages": [{"role": "user", "content": prompt}]} if asking.chat else {"prompt": prompt})
-        | dict(temperature=_temperature(number), max_new_tokens=asking.longest, seed=asking.seed + number)
-        for number, prompt in prompts
-    )
-    for (number, prompt), result in zip(prompts, write_in_order(engine, requests)):
-        if not result.text.strip() or share_of_new(result.text, 4) < _LEAST_NEW:
-            continue
-        row = {"number": number, "temperature": _temperature(number), "tokens": len(result.token_ids)}
-        if asking.chat:
-            turns = [{"role": "user", "content": prompt}, {"role": "assistant", "content": result.text}]
-            yield row | {"messages": turns}
-        else:
-            beginning = str(engine.target.tokenizer.decode(prompt, skip_special_tokens=True))
-            yield row | {"prompt": beginning, "text": beginning + result.text}
+def _request(asking: Asking, number: int, prompt) -> dict:
+    """The arguments of ``Engine.submit`` for a prompt."""
+    text = {"messages": [{"role": "user", "content": prompt}]} if asking.chat else {"prompt": prompt}
+    return text | dict(temperature=_temperature(number), max_new_tokens=asking.longest, seed=asking.seed + number)
+
+
+def _row(engine: Engine, asking: Asking, number: int, prompt, result: Result) -> dict | None:
+    """The row of an answer; None for one that loops or is empty."""
+    if not result.text.strip() or share_of_new(result.text, 4) < _LEAST_NEW:
+        return None
+    row = {"number": number, "temperature": _temperature(number), "tokens": len(result.token_ids)}
+    if asking.chat:
+        turns = [{"role": "user", "content": prompt}, {"role": "assistant", "content": result.text}]
+        return row | {"messages": turns}
+    beginning = str(engine.target.tokenizer.decode(prompt, skip_special_tokens=True))
+    return row | {"prompt": beginning, "text": beginning + result.text}
 
 
 def _temperature(number: int) -> float:
