@@ -7,8 +7,8 @@ from typing import Any
 from ...engine.engine import Engine
 from ...text.result import Result
 
-_AHEAD = 4
-"""The requests that wait for each slot, so that no slot is empty beside a long text."""
+_AHEAD = 2
+"""The requests for each slot, those that run too, so that no slot is empty beside a long text."""
 
 
 def write_in_order(engine: Engine, requests: Iterable[dict[str, Any]]) -> Iterator[Result]:
