@@ -15,8 +15,8 @@ from specjax.tools.evaluate.report import markdown_table
 TITLE = "specjax beside other programs"
 QUESTION = """How fast is specjax beside other programs with the same weights on the same processor?
 
-A ratio above 1 says that specjax is faster. *Same texts*: texts that equal those of specjax's plain decoding of the
-same form; of a form that specjax does not have, those in the same number of bits. Programs round differently, so a near tie between two tokens may fall differently."""
+A ratio above 1 says that specjax is faster. *Same texts*: texts that equal those of specjax's plain decoding in as
+many bits. Programs round differently, so a near tie between two tokens may fall differently."""
 FOLLOWS = """
 - Measure on your own processor: the kernels of the programs differ by its instructions.
 - Give `specjax serve` its cache with `--blocks` for chats: the next turn finds the answer before it there.
