@@ -2,9 +2,8 @@
 
     python scripts/benchmarks/serve_soak.py [--requests 2000] [--clients 32] [--minutes 20]
 
-The requests are completions and chats with random options; streams, schemas, grammars and calls of tools are
-among them. Of ten clients one goes
-away in the middle, and of twenty one sends a request that is invalid. Every text must be that of a
+The requests are completions and chats with random options and priorities; streams, schemas, grammars and calls
+of tools are among them. Of ten clients one goes away in the middle, and of twenty one sends a request that is invalid. Every text must be that of a
 Generator in this process, for the same options and seed. After each tenth the server must be idle;
 memory and device arrays must not have grown since the first tenth, but for the store of beginnings.
 Memory is what stays resident after the allocator has returned its free pages.
@@ -85,6 +84,7 @@ class Ask:
     Attributes:
       options: options of a Generator's call for one prompt, with ``prompt`` or ``messages``.
       stream: whether the answer is a stream.
+      priority: its place among requests that wait.
       leaves: whether the client goes away in the middle.
       invalid: the status that the answer must have and fields that make the request invalid, or None.
       expected: the text and the reason of its end, for each sample.
@@ -92,6 +92,7 @@ class Ask:
 
     options: dict[str, Any]
     stream: bool
+    priority: int
     leaves: bool
     invalid: tuple[int, dict] | None
     expected: list[tuple[str, str]] = field(default_factory=list)
@@ -103,7 +104,7 @@ class Ask:
     @property
     def body(self) -> dict[str, Any]:
         """The body in the form of the protocol."""
-        body = dict(self.options, model=NAME, stream=self.stream)
+        body = dict(self.options, model=NAME, stream=self.stream, priority=self.priority)
         if "messages" in body and "logprobs" in body:
             body["top_logprobs"], body["logprobs"] = body["logprobs"], True
         if (schema := body.pop("json_schema", None)) is not None:
@@ -204,7 +205,8 @@ def random_ask(rng: np.random.Generator, texts: list[str], tokenizer, seed: int,
         options = {name: options[name] for name in ("messages", "temperature", "seed", "n")} | {"tools": True}
         options["max_new_tokens"] = NEW
     leaves, invalid = rng.random() < LEAVING, rng.random() < WRONG
-    return Ask(options, bool(rng.random() < 0.5), leaves and not invalid, some(INVALID) if invalid else None)
+    stream, priority = bool(rng.random() < 0.5), int(rng.integers(-2, 3))
+    return Ask(options, stream, priority, leaves and not invalid, some(INVALID) if invalid else None)
 
 
 def add_expected(target, draft: str, asks: list[Ask]) -> list[Ask]:
