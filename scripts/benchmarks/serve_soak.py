@@ -164,7 +164,7 @@ def soak(target, texts: list[str], args: argparse.Namespace) -> dict:
 
 def takes_schemas(server: Server) -> bool:
     """Whether the model's vocabulary can write a JSON text of the schema."""
-    ask = Ask(dict(prompt="a", max_new_tokens=NEW, json_schema=SCHEMA), False, False, None)
+    ask = Ask(dict(prompt="a", max_new_tokens=NEW, json_schema=SCHEMA), False, 0, False, None)
     return httpx.post(server.url + ask.path, json=ask.body, timeout=600).status_code == 200
 
 
