@@ -72,6 +72,7 @@ LONGEST = (
     "tools/plan/test_offload_compiled.py",
     "tools/plan/test_latent.py",
     "tools/ray/test_ray.py",
+    "tools/ray/test_ray_serve.py",
     "tools/boost/test_boost.py",
     "training/test_interrupts.py",
     "examples/test_examples.py",

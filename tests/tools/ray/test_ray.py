@@ -1,19 +1,14 @@
-"""The stage for Ray Data on a local cluster, one of whose workers is killed, and the server in Ray Serve, against a Generator."""
+"""The stage for Ray Data on a local cluster, one of whose workers is killed, against a Generator."""
 
 import importlib
-import json
 import os
 import re
 import signal
-import socket
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 
@@ -28,23 +23,6 @@ ROWS = [
 # In bfloat16, the rounding of a batch of another size can decide between two tokens.
 SETTING = dict(model="tiny-python", draft="tiny-python-draft", dtype="float32", num_speculative_tokens=2)
 BATCH = 64
-
-
-@pytest.fixture(scope="module")
-def ray():
-    """Ray Data on a cluster of one machine and two processors, without its output."""
-    import ray
-
-    quiet = dict(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    # The path of the folder is short, because Ray makes sockets in it.
-    with tempfile.TemporaryDirectory(prefix="ray") as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_worker_niceness", "0")  # workers as quick as the processes of other tests
-        ray.init(num_cpus=2, object_store_memory=100 * 2**20, _temp_dir=folder, **quiet)
-        ray.data.DataContext.get_current().enable_progress_bars = False
-        ray.data.DataContext.get_current().execution_options.preserve_order = True
-        yield ray
-        ray.shutdown()
 
 
 def wait_for(condition, seconds: float = 600):
@@ -167,34 +145,6 @@ def test_a_job_ends_at_a_refused_row_where_that_is_asked_for(ray):
     with pytest.raises(ray.exceptions.RayTaskError) as error:
         dataset.map_batches(Generate, fn_constructor_kwargs=setting, compute=pool).take_all()
     assert "RequestError: the prompt is empty; give at least one token" in str(error.value)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Using extra keyword arguments:DeprecationWarning")
-def test_a_deployment_of_ray_serve_answers_with_the_texts_of_a_generator(ray):
-    from ray import serve
-
-    from specjax.tools.ray.serve import Server
-
-    generator = Generator(specjax.load("tiny-python", dtype="float32"), "ngram", capacity=256)
-    expected = generator(PROMPTS[3], max_new_tokens=24, temperature=0.8, seed=3)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    try:
-        serve.start(http_options={"port": port})
-        sizes = dict(slots=2, capacity=256, chunk=16, logprobs=None)
-        serve.run(Server.bind("tiny-python", "ngram", dtype="float32", name="tiny", **sizes))
-        ask = partial(httpx.post, f"http://127.0.0.1:{port}/v1/completions", timeout=100)
-        body = dict(model="tiny", prompt=PROMPTS[3], max_tokens=24, temperature=0.8, seed=3)
-        assert ask(json=body).json()["choices"][0]["text"] == expected.text
-        *chunks, end = ask(json=body | {"stream": True}).text.strip().split("\n\n")
-        choices = [json.loads(chunk.removeprefix("data: "))["choices"][0] for chunk in chunks]
-        assert "".join(choice["text"] for choice in choices) == expected.text and end == "data: [DONE]"
-        refused = ask(json=body | {"temperature": -1})
-        assert refused.status_code == 400 and "temperature must be" in refused.json()["error"]["message"]
-    finally:
-        serve.shutdown()
 
 
 @pytest.mark.slow
