@@ -7,9 +7,9 @@ from collections.abc import Sequence
 class BlockPool:
     """Gives out blocks, and takes them back after their last user.
 
-    A block with keys holds tokens that later rows may share or copy. Each key stands for some more of
-    its tokens. Without users it keeps them until a row needs a block and none is empty; the least
-    recently used leaves first.
+    A block with keys holds tokens that later rows may share or copy. Each key stands for some more
+    of its tokens. Without users it keeps them until a row needs a block and none is empty; the
+    least recently used leaves first.
 
     Args:
       count: the number of blocks. Their numbers begin with 1.
@@ -59,7 +59,7 @@ class BlockPool:
         return block
 
     def name(self, keys: Sequence[bytes], blocks: Sequence[int]) -> None:
-        """Notes for each key the block that holds its last tokens, unless another block has the key."""
+        """Notes for each key the block with its last tokens, unless another block has the key."""
         for key, block in zip(keys, blocks):
             if self._by_key.setdefault(key, block) == block and key not in self._keys.get(block, ()):
                 self._keys.setdefault(block, []).append(key)

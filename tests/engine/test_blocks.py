@@ -69,7 +69,9 @@ def test_prompts_that_begin_alike_have_blocks_in_common(target, alone):
     longer = engine.submit(turn + [5] * 3, max_new_tokens=5, ignore_eos=True).result()
     assert longer.stats.cached_tokens == 208
     for before, pool in zip(shared, engine.programs._target_pools):
-        np.testing.assert_array_equal(pool[np.array(engine.memory.pool.share(engine.memory._keys(turn, 128)[3::4]))], before)
+        np.testing.assert_array_equal(
+            pool[np.array(engine.memory.pool.share(engine.memory._keys(turn, 128)[3::4]))], before
+        )
     assert facts(results[0]) == facts(alone(prompt, **options)) and results[0].token_ids != results[1].token_ids
     assert facts(third) == facts(alone(turn, **options))
 

@@ -43,10 +43,10 @@ _LEAST_NEW = 0.6
 def write_questions(
     engine: Engine, seed: int, start: int = 0, count: int | None = None
 ) -> Iterator[tuple[int, str | None]]:
-    """``count`` numbers from ``start`` on, each with its question; None for a text that is no good question.
+    """Numbers from ``start`` on, each with its question; None for a text that is no good question.
 
-    Without ``count`` there is no end. The question of a number depends only on the number, the seed
-    and the model.
+    There are ``count`` of them, or no end. The question of a number depends only on the number, the
+    seed and the model.
 
     Raises RequestError where the chat template is missing or rewrites the user's turn.
     """

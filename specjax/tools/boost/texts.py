@@ -180,16 +180,16 @@ def _read_prompts(engine: Engine, asking: Asking, start: int, expect: Callable[[
 
 
 class _Answer(NamedTuple):
-    """What a prompt brought: its row, or None, and whether it was left out because a suite has it."""
+    """The row of a prompt, or None, and whether the prompt was left out because a suite has it."""
 
     row: dict | None
     in_suite: bool = False
 
 
 def _answer(engine: Engine, asking: Asking, prompts: Iterable[tuple[int, Any]]) -> Generator[_Answer, None, None]:
-    """The answer of each prompt, in order. The engine writes many at once, and further questions."""
+    """The answer of each prompt, in order. The engine writes many at once, and questions ahead."""
     in_suite = {sequence for prompt in asking.suite for sequence in word_sequences(prompt, _OVERLAP)}
-    asked: deque[tuple[int, Any, bool]] = deque()  # numbers, prompts that were submitted or None, and in_suite
+    asked: deque[tuple[int, Any, bool]] = deque()  # numbers, submitted prompts or None, in_suite
 
     def requests() -> Iterator[dict]:
         for number, prompt in prompts:
