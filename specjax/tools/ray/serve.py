@@ -4,7 +4,7 @@ The module needs the extras ``ray`` and ``serve``, on every machine of the clust
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ...checkpoints.load import load
 from ...core.checks import LARGEST, pop_fields
@@ -79,8 +79,15 @@ def application(
     } | (replicas or {})
     if "autoscaling_config" in own or own.get("num_replicas") == "auto":
         own["autoscaling_config"] = {"target_ongoing_requests": sizes.slots} | own.get("autoscaling_config", {})
-    replica = Replica.options(**own).bind(model, method, draft, mesh=mesh, sizes=sizes, server=server, **options)
+    options |= dict(method=method, draft=draft, mesh=mesh, sizes=sizes, server=server)
+    replica = Replica.options(**own).bind(model, **options)
     return Front.bind(replica, server.largest_body)
+
+
+def __getattr__(name: str):
+    if name == "Server":
+        raise AttributeError("Server has become a function; call serve.run(application(...))")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @serve.deployment
@@ -90,20 +97,16 @@ class Replica:
     def __init__(
         self,
         model: str,
-        method: str | Sequence[str] | None,
-        draft: str | Sequence[str] | None,
         *,
         dtype: str | None = None,
         revision: str | None = None,
         mesh: str | None,
-        rule: str = "auto",
-        processors: Sequence[Callable] = (),
         sizes: EngineOptions,
         server: ServerOptions,
         **options,
     ):
         target = load(model, dtype, None if mesh is None else make_mesh(**parse_mesh(mesh)), revision)
-        self.engine = Engine(target, method, draft, options=sizes, rule=rule, processors=processors, **options)
+        self.engine = Engine(target, options=sizes, **options)
         warm_up(self.engine.start())
         self._app = make_app(self.engine, server)
 
