@@ -154,6 +154,7 @@ def soak(target, texts: list[str], args: argparse.Namespace) -> dict:
         specjax.save(target, folder)
         flags = ["--model", folder, "--draft", args.draft, "--dtype", "float32", "--slots", args.slots]
         flags += ["--capacity", CAPACITY, *(("--blocks", args.blocks) if args.blocks else ("--prefix-bytes", STORE))]
+        flags += ["--warm-up", "all"]  # compilation would hide how memory grows
         with serve(*flags, "--logprobs", 3, "--queue", 10 * args.clients, "--deadline", 600) as server:
             schemas = takes_schemas(server)
             asks = [random_ask(rng, texts, target.tokenizer, seed, schemas) for seed in range(args.requests)]
