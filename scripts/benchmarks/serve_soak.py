@@ -2,11 +2,12 @@
 
     python scripts/benchmarks/serve_soak.py [--requests 2000] [--clients 32] [--minutes 20]
 
-The requests are completions and chats with random options and priorities; streams, schemas, grammars and calls
-of tools are among them. Of ten clients one goes away in the middle, and of twenty one sends a request that is invalid. Every text must be that of a
-Generator in this process, for the same options and seed. After each tenth the server must be idle;
-memory and device arrays must not have grown since the first tenth, but for the store of beginnings.
-Memory is what stays resident after the allocator has returned its free pages.
+The requests are completions and chats with random options and priorities; streams, schemas, grammars and
+calls of tools are among them. Of ten clients one goes away in the middle, and of twenty one sends a request
+that is invalid. Every text must be that of a Generator in this process, for the same options and seed.
+After each tenth the server must be idle; memory and device arrays must not have grown since the first
+tenth, but for the store of beginnings. Memory is what stays resident after the allocator has returned its
+free pages.
 When all requests have been sent, they are sent again until the minutes have passed. At the end the
 server gets SIGTERM under load, and must answer all requests that it has accepted. It must not have written
 an error to its terminal. Writes serve_soak_<platform>.json and .md.

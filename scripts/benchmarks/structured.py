@@ -26,11 +26,13 @@ from specjax.text.machine import machine
 from specjax.tools.evaluate.report import markdown_table
 
 _PROMPT = "Write a JSON object for this schema.\n\n{schema}\n"
-CHAIN = dict(num_speculative_tokens=3)
 _SHOWN = 800
 """The characters of a schema in its prompt."""
+_CHAIN = dict(num_speculative_tokens=3)
+"""The drafts of a trained head. A CPU scores a paper's tree slowly."""
 TITLE = "Structured output"
 QUESTION = "Which JSON schemas can be enforced, what does a round cost with one, and what do drafts gain?"
+EARLIER = "Methods that the command does not name were measured by an earlier run."
 FOLLOWS = """
 - A schema changes no greedy text between plain decoding and the methods above, and no sampled text that ended was wrong.
 - A schema forces tokens, and forced tokens need no call of their own: plain decoding gains by them, too.
@@ -56,7 +58,7 @@ def main() -> None:
     plain = None
     for method in ("none", *args.methods.split(",")):
         takes = method == "auto" or isinstance(needs_of(method), Models | TrainedHead)
-        chain = CHAIN if isinstance(needs_of(method), TrainedHead) else {}  # a CPU scores a paper's tree slowly
+        chain = _CHAIN if isinstance(needs_of(method), TrainedHead) else {}
         generator = specjax.Generator(target, method, args.draft if takes else None, **chain)
         report["cost"][method] = round_cost(generator, args.repeats)
         found = decode(generator, accepted[::step][: args.texts])
@@ -221,7 +223,8 @@ A schema takes {low:.1f} ms (median), {high:.1f} ms (99 %) and at most {most:.0f
 
 {markdown_table(head, rows)}
 
-A round is the shortest of alternating runs. Each text has at most 128 tokens and was decoded twice, the second time counts."""
+A round is the shortest of alternating runs. Each text has at most 128 tokens and was decoded twice, the second time
+counts. {EARLIER}"""
 
 
 def _text_tables(report: dict) -> str:
@@ -230,7 +233,8 @@ def _text_tables(report: dict) -> str:
         for name, row in report["greedy"].items()
     ]
     samples = [[f"`{name}`", row["texts"], row["ended"], row["valid"]] for name, row in report["samples"].items()]
-    return f"""Greedy texts with a schema each, up to 48 tokens, in batches of eight:
+    return f"""{EARLIER}
+Greedy texts with a schema each, up to 48 tokens, in batches of eight:
 
 {markdown_table(["method", "equal to plain", "tokens a call"], greedy)}
 

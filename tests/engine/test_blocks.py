@@ -65,7 +65,11 @@ def test_prompts_that_begin_alike_have_blocks_in_common(target, alone):
     results = [one.result(), two.result()]
     turn = prompt + results[0].token_ids + [9] * 30
     third = engine.submit(turn, **options).result()
-    assert [each.stats.cached_tokens for each in (*results, third)] == [0, 128, 176]  # of the answer's block a part
+    assert [each.stats.cached_tokens for each in (*results, third)] == [
+        0,
+        128,
+        176,
+    ]  # a part of the answer's block is copied
     longer = engine.submit(turn + [5] * 3, max_new_tokens=5, ignore_eos=True).result()
     assert longer.stats.cached_tokens == 208
     for before, pool in zip(shared, engine.programs._target_pools):

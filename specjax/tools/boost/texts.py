@@ -226,7 +226,7 @@ def _request(asking: Asking, number: int, prompt) -> dict:
 
 
 def _row(engine: Engine, asking: Asking, number: int, prompt, result: Result) -> dict | None:
-    """The row of an answer; None for one that loops or is empty."""
+    """The row of an answer. It is None if the answer is empty or repeats itself."""
     if not result.text.strip() or share_of_new(result.text, 4) < _LEAST_NEW:
         return None
     row = {"number": number, "temperature": _temperature(number), "tokens": len(result.token_ids)}

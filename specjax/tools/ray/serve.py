@@ -7,7 +7,8 @@ import asyncio
 from collections.abc import Sequence
 
 from ...checkpoints.load import load
-from ...core.checks import LARGEST, pop_fields
+from ...core.checks import LARGEST, check_names, pop_fields
+from ...drafters import all_options
 from ...engine import Engine, EngineOptions, warm_up
 from ...errors import CancelledError, HostError
 from ...parallel import make_mesh, parse_mesh
@@ -66,10 +67,11 @@ def application(
         ``ServerOptions``, with the defaults of ``specjax serve``; ``rule``, ``processors`` and
         options of drafting, see ``Generator``.
 
-    Raises RequestError for values out of bounds.
+    Raises RequestError for unknown options and for values out of bounds.
     """
     server = ServerOptions(**pop_fields(ServerOptions, options))
     sizes = server_engine_options(mesh is not None, **pop_fields(EngineOptions, options))
+    check_names(options, ("dtype", "revision", "rule", "processors", *all_options()))
     remembered = _CHARACTERS * sizes.slots * sizes.capacity
     routing = {"imbalanced_threshold": sizes.slots, "do_eviction": True}
     routing |= {"eviction_threshold_chars": remembered, "eviction_target_chars": remembered}

@@ -159,6 +159,8 @@ def test_options_are_checked_before_anything_starts():
 
     with pytest.raises(RequestError, match="slots must be a whole number"):
         application("tiny-python", slots=0)
+    with pytest.raises(RequestError, match="did you mean num_speculative_tokens"):
+        application("tiny-python", num_speculative_token=3)
 
 
 @pytest.mark.parametrize(
