@@ -90,12 +90,18 @@ class BlockMemory(RowMemory):
         self.pool.release(row.blocks)
         row.blocks = []
 
+    def has_room(self, rows: Sequence[Row], rounds: int) -> bool:
+        return self.pool.has(sum(max(self._count(self._need(row, rounds)) - len(row.blocks), 0) for row in rows))
+
     def make_room(self, scheduler: Scheduler, rounds: int) -> None:
         for row in sorted(scheduler.rows, key=lambda row: row.age):
-            need = min(row.length + rounds * self._step, row.handle.cost)
-            while row.blocks and not self._grow(row, need):
+            while row.blocks and not self._grow(row, self._need(row, rounds)):
                 others = [each for each in scheduler.running if each.blocks]
                 self._suspend(scheduler, max(others, key=lambda row: row.age))
+
+    def _need(self, row: Row, rounds: int) -> int:
+        """The positions of a row after so many rounds."""
+        return min(row.length + rounds * self._step, row.handle.cost)
 
     def _grow(self, row: Row, positions: int) -> bool:
         """Whether a row in a slot has blocks for so many positions now."""

@@ -31,9 +31,13 @@ class BlockPool:
         """The number of blocks that rows use."""
         return len(self._users)
 
+    def has(self, count: int) -> bool:
+        """Whether ``count`` blocks have no users."""
+        return count <= len(self._empty) + len(self._idle)
+
     def take(self, count: int) -> list[int] | None:
         """``count`` blocks for a user, or None if there are not so many."""
-        if count > len(self._empty) + len(self._idle):
+        if not self.has(count):
             return None
         blocks = [self._empty.pop() if self._empty else self._forget_oldest() for _ in range(count)]
         self._users |= dict.fromkeys(blocks, 1)

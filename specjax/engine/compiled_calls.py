@@ -37,13 +37,19 @@ class CompiledCalls:
         """Takes the weights from the session's models anew."""
         self._leaves_of.forget()
 
-    def _call(self, function: partial, args: tuple, modules: tuple = (), key: tuple = (), **options) -> Any:
-        """``function(*modules, *args)``. ``key`` tells apart the programs of one function."""
+    def _call(
+        self, function: partial, args: tuple, modules: tuple = (), key: tuple = (), waits: bool = True, **options
+    ) -> Any:
+        """``function(*modules, *args)``. ``key`` tells apart the programs of one function.
+
+        ``waits``: whether the call waits for the device.
+        """
         args = self._on_devices(args)
         compiled, seconds = self._compile(function, args, modules, key, options)
         self.compile_seconds += seconds
         with jax.disable_jit(False):
-            return jax.block_until_ready(compiled(*modules, *args))
+            result = compiled(*modules, *args)
+            return jax.block_until_ready(result) if waits else result
 
     def _compile(self, function: partial, args: tuple, modules: tuple, key: tuple, options: dict) -> tuple:
         """The program of a call, and its compilation's seconds.

@@ -5,8 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-import jax
-
 from ..checkpoints.load import LanguageModel
 from ..core.checks import check_names, field_names, pop_fields
 from ..drafters import all_options
@@ -22,7 +20,7 @@ from .options import EngineOptions
 from .prefix_cache import PrefixCache, longest_shared_prompt
 from .programs import Programs
 from .request import read_blank, read_request, slot_arrays
-from .request_result import take_result
+from .rounds import Rounds
 from .scheduler import Scheduler
 from .sizes import Sizes
 from .step_thread import StepThread
@@ -95,6 +93,8 @@ class Engine(StepThread):
         self._updating = threading.Lock()
         super().__init__()
         self._scheduler = Scheduler(options.slots, self.constraints, self.memory, self.changed)
+        parts = self.programs, self._scheduler, self.memory, self.constraints, self._pace
+        self._rounds = Rounds(self.generator, *parts)
 
     def submit(
         self, prompt: Prompt | None = None, *, messages=None, sample=0, prompt_logprobs=None, standing=None, **options
@@ -139,8 +139,10 @@ class Engine(StepThread):
         with self._stepping:
             try:
                 self._take_changes()
+                if self._scheduler.num_unread:
+                    self._rounds.hand_out()
                 self._read_chunks()
-                self._run_rounds()
+                self._rounds.run(ahead=self.is_started and not self._is_shared)
             except Exception as error:
                 self._fail(error)
                 raise
@@ -153,7 +155,7 @@ class Engine(StepThread):
         """
         with self._stepping:
             for width in () if self._is_shared else self.programs.widths:
-                self.programs.advance(0, range(width))
+                self.programs.finish(self.programs.launch(0, range(width)))
 
     def update(self, parameters=None, *, draft=None) -> None:
         """Replaces weights between two steps, as ``Generator.update``. Nothing is compiled anew.
@@ -255,38 +257,10 @@ class Engine(StepThread):
             self._scheduler.begin_decoding()
         return row is not None
 
-    def _run_rounds(self) -> None:
-        """Runs the next rounds of the running rows, and hands out their tokens."""
-        rounds = self._pace.rounds
-        self.memory.make_room(self._scheduler, rounds)
-        rows = self._scheduler.rows
-        if not rows:
-            return
-        constrained = any(row.handle.constraint is not None for row in rows)
-        began = time.perf_counter()
-        compiled = self.programs.compile_seconds
-        running = [row.slot for row in rows]
-        constraints = self.constraints.on_device if constrained else None
-        results = self.programs.advance(rounds, running, constraints, any(row.is_seeded for row in rows))
-        num_rounds = int((results.rounds[..., 2].max(0) > 0).sum())
-        if compiled == self.programs.compile_seconds and num_rounds:
-            self._pace.add_rounds(num_rounds, time.perf_counter() - began)
-        for i, row in enumerate(rows):
-            tokens = results.tokens[i, : results.count[i]].tolist()
-            stop = row.find_stop(tokens)
-            logprobs = results.logprobs and jax.tree.map(lambda x: x[i], results.logprobs)
-            row.add_rounds(results.rounds[i].tolist(), len(tokens[:stop]))
-            is_over = stop is not None or bool(results.done[i])
-            if is_over and not results.failed[i]:
-                self.memory.keep(row, tokens)
-            outcome = take_result(row, self.programs, self.generator, stop is not None) if is_over else None
-            row.handle.add(tokens[:stop], row.rounds, logprobs, outcome)
-            if is_over:
-                self._scheduler.free(row)
-
     def _fail(self, error: Exception) -> None:
         """Ends all requests with ``error``, and empties the slots."""
         handles = self._scheduler.clear()
+        self._rounds.forget()
         self._forget_texts()
         for handle in handles:
             handle.end(error)

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,6 +18,24 @@ from .prompt_programs import Program
 from .slot_programs import SlotPrograms
 
 
+class Launch(NamedTuple):
+    """Rounds that the device runs.
+
+    Attributes:
+      rounds: their number.
+      results: on the device.
+      places: the rows of ``results`` of the running slots.
+      began: the time of the launch, without its compilation.
+      compiled: the engine's seconds of compilation so far.
+    """
+
+    rounds: int
+    results: slots.RoundResults
+    places: Sequence[int]
+    began: float
+    compiled: float
+
+
 class Programs(SlotPrograms):
     """The slots of an engine, and the rounds that decode them.
 
@@ -27,21 +45,20 @@ class Programs(SlotPrograms):
 
     Args:
       given: the arguments of ``SlotPrograms``.
-      most_rounds: the most rounds of one call of ``advance``.
+      most_rounds: the most rounds of one launch.
     """
 
     def __init__(self, *given, most_rounds: int, **sizes):
         super().__init__(*given, **sizes)
         self.most_rounds = most_rounds
+        self._ended = 0.0  # the time of the newest results
         self._widening = threading.Lock()
         self._constrained: dict[Any, frozenset[int]] = {}  # the widths of compiled rounds, by the kind of constraints
 
-    def advance(
+    def launch(
         self, rounds: int, running: Sequence[int], constraints: RowConstraints | None = None, seeded: bool = False
-    ) -> slots.RoundResults:
-        """Runs the next ``rounds`` rounds.
-
-        Returns the results of the slots ``running``, on the host.
+    ) -> Launch:
+        """Begins the next ``rounds`` rounds. The device may still run earlier ones.
 
         The rounds compute the smallest of ``widths`` that suffices for ``running`` and is ready, or
         all slots.
@@ -56,17 +73,27 @@ class Programs(SlotPrograms):
         began = time.perf_counter()
         if width == self.count:
             results = self._advance_all(kind, rounds, constraints)
-            rows = running
+            places = running
         else:
             some = self._copies.choose(running, width, self.count)
             results = self._advance_some(kind, rounds, some, constraints)
-            rows = [some.index(slot) for slot in running]
-        seconds = time.perf_counter() - began - (self.compile_seconds - compiled)
-        results = fetch(results)
-        if (choices := results.choices) is not None:
+            places = [some.index(slot) for slot in running]
+        began += self.compile_seconds - compiled
+        return Launch(rounds, results, places, began, self.compile_seconds)
+
+    def finish(self, launch: Launch) -> tuple[slots.RoundResults, float | None]:
+        """The results of the running slots, on the host, and the seconds of the rounds.
+
+        Waits for the device. Launches finish in their order. The seconds are None if a later launch
+        has compiled a program meanwhile.
+        """
+        results = fetch(launch.results)
+        began, self._ended = max(launch.began, self._ended), time.perf_counter()
+        seconds = self._ended - began if launch.compiled == self.compile_seconds else None
+        if (choices := results.choices) is not None and seconds is not None:
             all_rounds = int((results.rounds[..., 2] > 0).any(0).sum())
             self.session.learn(choices.rounds, all_rounds, int(choices.context), seconds, bool(choices.sampled))
-        return results.of_rows(rows)
+        return results.of_rows(launch.places), seconds
 
     def _choose_rounds(self, running: int, seeded: bool, constraints: RowConstraints | None) -> Program:
         """The program of the next rounds: the narrowest that is ready, of two the method's own."""
@@ -81,7 +108,7 @@ class Programs(SlotPrograms):
 
     def _advance_all(self, kind: str, rounds: int, constraints: RowConstraints | None) -> slots.RoundResults:
         """Runs rounds of all slots."""
-        (self._state, results), self._pools = self._call(**self._all_rounds(kind, rounds, constraints))
+        (self._state, results), self._pools = self._call(waits=False, **self._all_rounds(kind, rounds, constraints))
         self._copies.forget_all()
         return results
 
@@ -90,7 +117,7 @@ class Programs(SlotPrograms):
         function = partial(slots.advance, **self._rounds_static(kind))
         layouts = (self._state_layout, self._whole), self._whole
         options: dict[str, Any] = dict(donated=(2,), key=(kind,), out_shardings=layouts)
-        return self._lend(function, args, self._modules, self._pools, self.tables, **options)
+        return self._lend(function, args, self._modules, self._pools, self.tables.copy(), **options)
 
     def _advance_some(
         self, kind: str, rounds: int, some: list[int], constraints: RowConstraints | None
@@ -100,7 +127,7 @@ class Programs(SlotPrograms):
         The results have their rows.
         """
         call = self._some_rounds(kind, rounds, some, constraints)
-        ((self._state, self._narrow[len(some)]), results), self._pools = self._call(**call)
+        ((self._state, self._narrow[len(some)]), results), self._pools = self._call(waits=False, **call)
         self._copies.add(some)
         return results
 

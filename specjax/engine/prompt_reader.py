@@ -17,7 +17,7 @@ from .request import slot_arrays
 from .step_size import StepSize
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Row:
     """A request that is being read or decoded.
 

@@ -55,6 +55,10 @@ class RowMemory:
     def clear(self) -> None:
         """Forgets all rows, and the texts that it keeps for others."""
 
+    def has_room(self, rows: Sequence[Row], rounds: int) -> bool:
+        """Whether there is memory for so many rounds of running rows."""
+        return True
+
     def make_room(self, scheduler: "Scheduler", rounds: int) -> None:
         """Gives running rows memory for the next rounds. The youngest rows may have to wait."""
 

@@ -69,6 +69,10 @@ class RoundResults(struct.PyTreeNode):
         """The results of some of the rows, on the host."""
         return jax.tree.map(lambda x: x[list(rows)] if x.ndim else x, self)
 
+    def of_row(self, row: int) -> "RoundResults":
+        """The results of one row, on the host, without an axis of rows."""
+        return jax.tree.map(lambda x: x[row], self.replace(choices=None))
+
 
 def find_row_axes(target: Model, draft, one: Requests, *, drafter: Drafter, **static) -> DecodeState:
     """For each array of a state its axis of rows, -1 for ``round``, which has none.
@@ -85,7 +89,8 @@ def find_row_axes(target: Model, draft, one: Requests, *, drafter: Drafter, **st
     two = jax.eval_shape(lambda tree: jax.tree.map(lambda x: jnp.concatenate([x, x]), tree), one)
     states = [jax.eval_shape(function, target, draft, requests) for requests in (one, two)]
     axes = jax.tree.map(_row_axis, *states)
-    shared = [name for name, axis in _named(axes) if axis < 0 and name != ".round"]
+    named = [(jax.tree_util.keystr(path), axis) for path, axis in jax.tree_util.tree_leaves_with_path(axes)]
+    shared = [name for name, axis in named if axis < 0 and name != ".round"]
     if shared:
         raise RequestError(
             f"an engine needs a method with a state for each row, and the rows of {type(drafter).__name__} share "
@@ -97,10 +102,6 @@ def find_row_axes(target: Model, draft, one: Requests, *, drafter: Drafter, **st
 def _row_axis(one, two) -> int:
     differ = [i for i, sizes in enumerate(zip(one.shape, two.shape)) if sizes == (1, 2)]
     return differ[0] if differ and one.shape[: differ[0]] == two.shape[: differ[0]] else -1
-
-
-def _named(tree) -> list[tuple[str, int]]:
-    return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def begin_reading(target: Model, *, capacity: int, dtype, taps: tuple[int, ...], in_blocks: bool = False) -> Filled:

@@ -88,13 +88,13 @@ def narrow_engine(target) -> Engine:
 
 
 def test_texts_do_not_depend_on_the_width(narrow_engine, alone, monkeypatch):
-    ran, advance = set(), narrow_engine.programs.advance
+    ran, launch = set(), narrow_engine.programs.launch
 
     def watched(rounds, running, *rest):
         ran.add(len(running))
-        return advance(rounds, running, *rest)
+        return launch(rounds, running, *rest)
 
-    monkeypatch.setattr(narrow_engine.programs, "advance", watched)
+    monkeypatch.setattr(narrow_engine.programs, "launch", watched)
     handles = submit_over_time(narrow_engine, PROMPTS, OPTIONS * 2)
     for handle, prompt, own in zip(handles, PROMPTS, OPTIONS * 2):
         result, expected = handle.result(), alone(prompt, **own)

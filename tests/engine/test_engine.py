@@ -173,7 +173,7 @@ def test_a_failure_of_the_device_ends_all_requests_and_the_engine_goes_on(engine
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine.programs, "advance", fail)
+        patch.setattr(engine.programs, "launch", fail)
         with pytest.raises(RuntimeError, match="out of memory"):
             engine.step()
     for handle in handles:

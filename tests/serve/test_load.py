@@ -95,8 +95,8 @@ def test_users_and_priorities_order_the_requests_that_wait(post, app):
 
 def test_a_stream_that_nobody_reads_gives_its_slots_to_others(post, unread, app, monkeypatch):
     monkeypatch.setattr(streams, "_PATIENCE", 0.2)
-    advance = app.state.engine.programs.advance
-    monkeypatch.setattr(app.state.engine.programs, "advance", lambda *given: time.sleep(0.02) or advance(*given))
+    launch = app.state.engine.programs.launch
+    monkeypatch.setattr(app.state.engine.programs, "launch", lambda *given: time.sleep(0.02) or launch(*given))
     unread(logprobs=2)
     wait_until(lambda: app.state.engine.num_running == SLOTS)
     handles = [row.handle for row in app.state.engine._scheduler.rows]
