@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from ..core.eight_bits import KV_SCHEMES
+from ..core.unused_memory import return_unused
 from ..errors import CheckpointError, ConfigError, SpecjaxError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
@@ -105,13 +106,15 @@ def load(
         check_streaming(mesh)
     directory = find(name, revision)
     adapter_directory = None if adapter is None else find(adapter)
+    own = adapter_directory or directory
     try:
+        read_config(directory)  # its errors come before the tokenizer's
+        tokenizer = _read_tokenizer(own if any((own / file).exists() for file in _TOKENIZERS) else directory)
+        return_unused()
         model = load_model(directory, placement, adapter_directory)
     except (CheckpointError, ConfigError):
         _refuse_head(name, directory)
         raise
-    own = adapter_directory or directory
-    tokenizer = _read_tokenizer(own if any((own / file).exists() for file in _TOKENIZERS) else directory)
     sampling = read_sampling(directory)
     return LanguageModel(model, model.config, tokenizer, str(name), kv_quantize=kv_quantize, sampling=sampling)
 

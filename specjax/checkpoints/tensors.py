@@ -14,6 +14,7 @@ from flax import nnx
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from ..core.unused_memory import return_unused
 from ..errors import CheckpointError, ConfigError, SpecjaxWarning
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
@@ -130,6 +131,9 @@ def read_module(module: M, tensors: dict, blocks_of: BlocksOf, where, placement:
         on_host = placement.offload and path[0] == "layers"
         value = read_parameter(Source(dotted(path), param, tensors, pieces[path], where), placement, on_host)
         loaded.append((path, param.replace(to_host(value) if on_host else value)))
+        if isinstance(value, Quantised):
+            jax.block_until_ready(value)  # until then, its numbers in full are in use
+            return_unused()
     full = [(path, param) for path, param in loaded if is_quantisable(param) and not isinstance(param[...], Quantised)]
     unpacked = [dotted(path) for path, param in full if param.axes[0] not in ("table", "vocab")]
     if placement.keeps_numbers and unpacked:

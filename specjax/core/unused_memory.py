@@ -1,0 +1,13 @@
+"""Memory that the process no longer uses."""
+
+import ctypes
+import os
+
+
+def return_unused() -> None:
+    """Returns memory to the system that the C library keeps for later. glibc alone has a function for it.
+
+    Compilation and temporary arrays leave such memory, more than small models need themselves.
+    """
+    if os.name == "posix" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
+        trim(0)
