@@ -108,7 +108,7 @@ def load(
     adapter_directory = None if adapter is None else find(adapter)
     own = adapter_directory or directory
     try:
-        read_config(directory)  # its errors come before the tokenizer's
+        placement.split(read_config(directory))  # its errors come before the tokenizer's
         tokenizer = _read_tokenizer(own if any((own / file).exists() for file in _TOKENIZERS) else directory)
         return_unused()
         model = load_model(directory, placement, adapter_directory)
