@@ -1,6 +1,5 @@
 """Set-up of all tests: eight CPU devices, strict dtype promotion, one compilation cache, and models as fixtures."""
 
-import ctypes
 import gc
 import os
 import signal
@@ -32,6 +31,7 @@ from filelock import FileLock
 from support.models import disturbed, language_model, tiny_model
 
 from specjax import LanguageModel
+from specjax.core.unused_memory import return_unused
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -136,8 +136,7 @@ def pytest_runtest_teardown(item, nextitem):
         _programs.clear()
         jax.clear_caches()
         gc.collect()
-        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc alone has it
-            trim(0)
+        return_unused()
 
 
 @pytest.fixture(scope="session")

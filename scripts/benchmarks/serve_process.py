@@ -15,15 +15,15 @@ NAME = "served"
 """The name of the model in the protocol."""
 
 _SERVE = """
-import ctypes, gc, json, sys, threading
+import gc, json, sys, threading
 import jax
 from specjax.cli.main import main
+from specjax.core.unused_memory import return_unused
 
 def answer():
-    libc = ctypes.CDLL(None)
     for _ in sys.stdin:
         gc.collect()
-        libc.malloc_trim(0)  # compilation leaves more than a gigabyte of pages that glibc keeps and nobody uses
+        return_unused()
         resident = int(open("/proc/self/statm").read().split()[1]) * 4096
         sizes = [x.nbytes for x in jax.live_arrays()]  # a list of the arrays would keep them until the next one
         print(json.dumps(dict(resident=resident, arrays=len(sizes), bytes=sum(sizes))), flush=True)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from ..core.logit_adjustments import RowConstraints
+from ..core.unused_memory import return_unused
 from ..loop.resting import can_rest
 from ..requests.grammar_masks import follow_grammars
 from .engine import Engine
@@ -74,6 +75,7 @@ class WarmStart:
             except Exception as error:  # a request that needs the program meets the error, too
                 self._say(f"{describe(program)} cannot be compiled: {error}")
             programs.ready = (programs.ready or set()) | {program}
+            return_unused()  # the compiler leaves hundreds of megabytes
             self.waiting = self.waiting[1:]
             seconds = time.perf_counter() - began
             self._say(f"compiled {describe(program)} in {seconds:.1f} s; {len(self.waiting)} programs left")
@@ -132,3 +134,4 @@ def warm_up(engine: Engine) -> None:
     if engine.programs.block:
         engine.programs.compile_beginnings(())
         engine.programs.compile_waits()
+    return_unused()
