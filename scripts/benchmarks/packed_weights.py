@@ -25,6 +25,7 @@ from page import Result, arguments, measured, section
 import specjax
 from specjax import Generator, LanguageModel
 from specjax.checkpoints.load import load_tokenizer
+from specjax.core.unused_memory import return_unused
 from specjax.tools.evaluate.report import markdown_table
 from specjax.tools.tune.timers import alternate, forward_timer
 from specjax.training import data, losses
@@ -159,6 +160,7 @@ def print_memory(name: str, form: str) -> None:
     """Prints the bytes of the weights, and by how much the process's own memory grows after and during the load."""
     jnp.zeros(1).block_until_ready()
     load_tokenizer(name)
+    return_unused()
     sizes = [own_bytes()]
     loaded = threading.Event()
 

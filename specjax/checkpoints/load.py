@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from ..core.eight_bits import KV_SCHEMES
-from ..core.unused_memory import return_unused
 from ..errors import CheckpointError, ConfigError, SpecjaxError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder
@@ -110,7 +109,6 @@ def load(
     try:
         placement.split(read_config(directory))  # its errors come before the tokenizer's
         tokenizer = _read_tokenizer(own if any((own / file).exists() for file in _TOKENIZERS) else directory)
-        return_unused()
         model = load_model(directory, placement, adapter_directory)
     except (CheckpointError, ConfigError):
         _refuse_head(name, directory)

@@ -127,6 +127,7 @@ def read_module(module: M, tensors: dict, blocks_of: BlocksOf, where, placement:
     graph, abstract = nnx.split(module)
     pieces = check_module(module, tensors, blocks_of, where)
     loaded = []
+    return_unused()  # after the texts of configuration and tokenizer
     for path, param in nnx.to_flat_state(abstract):
         on_host = placement.offload and path[0] == "layers"
         value = read_parameter(Source(dotted(path), param, tensors, pieces[path], where), placement, on_host)
