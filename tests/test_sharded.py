@@ -37,7 +37,8 @@ MESHES = {
     "data and model": dict(data=2, model=4),
     "all axes": dict(data=2, model=2, nodes=2),
 }
-FIRST_TIER = {("eagle3", "data and model")}
+FIRST_TIER = {("draft_model", "model")}
+FURTHER = {("eagle3", "data and model")}
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,7 @@ CELLS = [(name, TURNS[i % len(TURNS)]) for i, name in enumerate((*STRUCTURES, *S
     ("name", "mesh"),
     [
         pytest.param(*cell, marks=() if cell in FIRST_TIER else pytest.mark.slow, id="-".join(cell))
-        for cell in sorted({*CELLS, *FIRST_TIER})
+        for cell in sorted({*CELLS, *FURTHER})
     ],
 )
 def test_drafters_give_the_tokens_of_one_device(name, mesh, directory, unsharded):

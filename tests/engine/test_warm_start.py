@@ -44,11 +44,14 @@ def answers(engine: Engine, *requests) -> list:
     return [handle.result() for handle in [engine.submit(prompt, **options) for prompt, options in requests]]
 
 
-@pytest.mark.parametrize("started", ["draft_model", AUTO], indirect=True)
+DRAFT_MODEL = pytest.param("draft_model", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("started", ["ngram", DRAFT_MODEL, AUTO], indirect=True)
 def test_texts_before_and_after_the_methods_programs_are_compiled(started, monkeypatch):
     """After that a schema compiles nothing, and few rows take narrow rounds."""
     engine, warm, gate, generator, lines = started
-    requests = [(PROMPT, GREEDY), (LONG, GREEDY)]
+    requests = [(PROMPT, GREEDY), (LONG, GREEDY), *[(PROMPT, SEEDED)] * METHODS[generator.method]]
     expected = [generator(prompt, **options) for prompt, options in requests]
     assert warm.waiting[0] == ("rounds", 1) and not lines
     early = answers(engine, *requests)
@@ -76,7 +79,7 @@ def test_texts_before_and_after_the_methods_programs_are_compiled(started, monke
     assert [r.text for r in answers(engine, *[(PROMPT, options)] * 3)] == [expected] * 3
 
 
-@pytest.mark.parametrize("started", ["draft_model", "ngram", AUTO], indirect=True)
+@pytest.mark.parametrize("started", ["draft_model", AUTO], indirect=True)
 def test_a_seed_gives_the_same_text_at_any_time(started):
     """Where the text with a seed is not that of plain decoding, the method's rounds are compiled at once."""
     engine, warm, gate, generator, _ = started
@@ -123,8 +126,8 @@ def test_rows_that_wait_for_memory_compile_nothing(target, draft, rule):
     assert [facts(r) for r in results] == [facts(alone(prompt, **options)) for prompt, options in requests]
 
 
-def test_a_lossy_rule_never_rests(target, draft):
-    engine = Engine(target, "draft_model", draft, rule="typical", slots=2, capacity=256)
+def test_a_lossy_rule_never_rests(target):
+    engine = Engine(target, "ngram", rule="typical", slots=2, capacity=256)
     with engine:
         warm = WarmStart(engine)
         warm.begin()

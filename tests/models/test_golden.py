@@ -18,9 +18,7 @@ commit = jax.jit(kv.commit)
 
 NAMES = [path.stem for path in FILES]
 CACHED_IN_FIRST_TIER = ("llama_", "rope", "mistral")
-CACHED = [
-    pytest.param(name, marks=() if name.startswith(CACHED_IN_FIRST_TIER) else pytest.mark.slow) for name in NAMES
-]
+CACHED = [pytest.param(name, marks=() if name.startswith(CACHED_IN_FIRST_TIER) else pytest.mark.slow) for name in NAMES]
 """The first tier reads a cache in dense models like Llama. In trees, ``test_families`` reads one in others too."""
 
 

@@ -309,7 +309,8 @@ ALIKE = ONE_ROW[:2]  # in the second tier; one row of three axes has their form
 
 
 @pytest.mark.parametrize(
-    "scheme, platform, shape", [pytest.param(*cell, marks=pytest.mark.slow if cell[2] in ALIKE else ()) for cell in CELLS]
+    "scheme, platform, shape",
+    [pytest.param(*cell, marks=pytest.mark.slow if cell[2] in ALIKE else ()) for cell in CELLS],
 )
 def test_gpus_and_tpus_multiply_as_other_platforms(scheme, platform, shape):
     """The forms that only they compute, against the product of all other platforms."""

@@ -96,6 +96,15 @@ def test_continuous_usage_counts_the_tokens_so_far(complete):
     assert all(chunk.usage is None for chunk in chunks) and last.usage.completion_tokens == 40
 
 
+def test_texts_have_the_format_that_the_client_asks_for(complete, url):
+    form = {"type": "json_schema", "json_schema": {"name": "one", "schema": {"enum": [123, 456]}}}
+    (choice,) = complete("n", max_tokens=9, extra_body=dict(response_format=form)).choices
+    body = dict(model="bytes", messages=[{"role": "user", "content": "n"}], max_tokens=9, response_format=form)
+    chat = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()["choices"][0]
+    assert json.loads(choice.text) in (123, 456) and json.loads(chat["message"]["content"]) in (123, 456)
+    assert choice.finish_reason == chat["finish_reason"] == "stop"
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -142,7 +142,9 @@ def test_one_of_several_weights_and_a_further_axis():
 @pytest.mark.parametrize(
     ("shape", "scheme"),
     [
-        pytest.param(shape, scheme, marks=() if (i, scheme) in ((1, "int8"), (4, "int4"), (6, "int4")) else pytest.mark.slow)
+        pytest.param(
+            shape, scheme, marks=() if (i, scheme) in ((1, "int8"), (4, "int4"), (6, "int4")) else pytest.mark.slow
+        )
         for i, shape in enumerate(SHAPES)
         for scheme in SCHEMES[:2]
     ],

@@ -78,7 +78,8 @@ def test_kernel_and_products_against_the_definition(case: str):
 def test_kernel_in_bfloat16(case: str):
     """Keys and values are rounded once, as elsewhere; sums are float32."""
     arguments, scores = random_arguments(**CASES[case], dtype=jnp.bfloat16)
-    found, rows = attention_kernel.attend(*arguments, scores=scores, interpret=INTERPRET)
+    by_kernel = jax.jit(lambda *given: attention_kernel.attend(*given, scores=scores, interpret=INTERPRET))
+    found, rows = by_kernel(*arguments)
     expected, expected_rows = rotate_and_attend(*arguments, scores, jnp.bfloat16)
     assert found.dtype == jnp.bfloat16
     np.testing.assert_allclose(found.astype(jnp.float32), expected, atol=0.02)
