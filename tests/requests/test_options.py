@@ -329,7 +329,7 @@ def test_typical_acceptance_says_that_it_is_lossy(generators):
 
 
 def test_scalars_and_arrays_of_jax_are_numbers():
-    target = language_model(tiny_model())
+    target = language_model(tiny_model(num_layers=1))
     given = dict(
         max_new_tokens=jnp.int32(3), top_k=jnp.int32(-1), ignore_eos=jnp.bool_(True), logit_bias={5: jnp.float32(2)},
         stop_token_ids=[jnp.int32(3)], allowed_tokens=jnp.array([3, 5]), num_speculative_tokens=jnp.int32(4),

@@ -345,7 +345,9 @@ def distribution(rng, kind: str) -> np.ndarray:
     return weights[kind] / total if total else np.eye(WIDE)[0]
 
 
-@pytest.mark.parametrize("name", verify)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if RULES[name].lossy else ()) for name in verify]
+)
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**31 - 1), p_kind=DISTRIBUTIONS, q_kind=DISTRIBUTIONS, same=st.booleans())
 def test_verdicts_are_paths_to_possible_tokens(name, seed, p_kind, q_kind, same):

@@ -1,5 +1,7 @@
 """Scores of prompts and the routes about tokens, over HTTP, against plain forwards and the tokenizer."""
 
+import json
+
 import httpx
 import numpy as np
 import openai
