@@ -107,9 +107,9 @@ def test_by_itself_a_text_without_calls_is_content(chat):
 
 
 def test_a_text_may_call_a_tool_of_its_own_accord(chat):
-    """The text is forced by a grammar that a client gave, and read as any other."""
+    """The text is forced by a regular expression that a client gave, and read as any other."""
     call = '<tool_call>{"name": "weather", "arguments": {"city": "Ulm", "days": 2}}</tool_call>'
-    (choice,) = chat(turns("hi"), tools=[WEATHER], extra_body=dict(grammar=f"start: {json.dumps(call)}")).choices
+    (choice,) = chat(turns("hi"), tools=[WEATHER], extra_body=dict(choices=[call])).choices
     assert calls_of(choice.message) == [("weather", {"city": "Ulm", "days": 2})]
     assert choice.finish_reason == "tool_calls"
 

@@ -44,7 +44,7 @@ def test_expected_lengths_are_those_of_rounds(engine, target):
         engine.submit(prompt, **OPTIONS).result()
     for _ in range(60):
         learner.learn()
-    texts = [handle.prompt + handle.result().token_ids for handle in [engine.submit(p, **OPTIONS) for p in PROMPTS[:1]]]
+    texts = [handle.prompt + handle.result().token_ids for handle in [engine.submit(p, **OPTIONS) for p in PROMPTS[:2]]]
     windows = np.array([text[: LENGTH + 1] for text in texts], np.int32)
     accepted = []
     for text in windows.tolist():
@@ -54,9 +54,10 @@ def test_expected_lengths_are_those_of_rounds(engine, target):
             (_, count, _), *_ = handle.rounds
             accepted.append((end, count))
     right = 1 + np.mean([count for end, count in accepted if end >= len(PROMPTS[0])])
-    learnt = np.zeros((1, LENGTH + 2), bool)
+    learnt = np.zeros((2, LENGTH + 2), bool)
     learnt[:, len(PROMPTS[0]) :] = True  # the tokens before are the prompt's, and not greedy
-    found = expected_length(engine.generator.draft.module, target.model, windows, learnt, STEPS)
+    measure = jax.jit(lambda head, model: expected_length(head, model, windows, learnt, STEPS))
+    found = measure(engine.generator.draft.module, target.model)
     assert right > 1
     np.testing.assert_allclose(found, right, rtol=1e-6)
 

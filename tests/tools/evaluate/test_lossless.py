@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from support.models import disturbed, language_model, tiny_model
 
 from specjax import Generator
 from specjax.core.stats import total
@@ -28,9 +29,10 @@ def test_the_distance_is_the_mean_divergence_of_the_prompts():
     assert value > UNLIKELY and distance < 1e-4
 
 
-def test_method_auto_drafts_in_a_check(target, draft):
+def test_method_auto_drafts_in_a_check():
     """For 64 rows it rests otherwise, and a check would compare plain decoding with itself."""
-    auto = Generator(target, "auto", draft)
+    target = language_model(tiny_model(num_layers=1))
+    auto = Generator(target, "auto", language_model(disturbed(target.model)))
     results = always_drafting(auto)([5, 6, 7], n=64, max_new_tokens=3, temperature=1.0)
     assert total([result.stats for result in results]).drafted > 64
     plain = Generator(auto.target, "none")
