@@ -59,7 +59,6 @@ FIRST_TIER = {
     ("draft_model", "block"),
     ("token_recycling", "sample_and_walk"),
     ("block, drawn", "rejection"),
-    ("tree", "traversal"),
 }
 SETTINGS = [
     pytest.param(*pair, marks=() if pair in FIRST_TIER else pytest.mark.slow, id="-".join(pair)) for pair in GRID

@@ -96,7 +96,17 @@ def test_texts_before_and_after_the_methods_programs_are_compiled(started, monke
     assert [r.text for r in answers(engine, *[(PROMPT, options)] * 3)] == [expected] * 3
 
 
-@pytest.mark.parametrize("started", ["draft_model", AUTO], indirect=True)
+@pytest.mark.parametrize("method", ["draft_model", "ngram"])
+def test_rows_with_a_seed_rest_where_their_text_is_that_of_plain_decoding(target, draft, method):
+    """While the method's rounds are not ready; the next test decodes."""
+    programs = Engine(target, method, draft if method == "draft_model" else None, slots=3, capacity=256).programs
+    programs.ready = {("chunk", LEAST_CHUNK), ("plain", 3)}
+    chosen = [programs._choose_rounds(1, seeded, None) for seeded in (False, True)]
+    assert chosen == [("plain", 3), ("plain" if METHODS[method] else "rounds", 3)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("started", ["draft_model", "auto"], indirect=True)
 def test_a_seed_gives_the_same_text_at_any_time(started):
     """Where the text with a seed is not that of plain decoding, the method's rounds are compiled at once."""
     engine, warm, gate, generator, _ = started

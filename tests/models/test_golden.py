@@ -53,7 +53,14 @@ def test_rest_at_once_after_a_cached_prefix(case: Case):
     check(rest_at_once(case.model, case.tokens, start, case.prompt), case, start)
 
 
-@pytest.mark.parametrize("case", CACHED, indirect=True)
+TOKEN_BY_TOKEN = ("llama_gqa", "rope_dynamic_cached", "mistral_sliding")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(name, marks=() if name in TOKEN_BY_TOKEN else pytest.mark.slow) for name in NAMES],
+    indirect=True,
+)
 def test_rest_token_by_token_after_a_cached_prefix(case: Case):
     start = prefixes(case)
     check(token_by_token(case.model, case.tokens, start, case.prompt), case, start)

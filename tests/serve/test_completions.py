@@ -21,7 +21,8 @@ TEXTS = ("def mean(values): return", "héllo wörld")
 def target():
     tokenizer = chat_tokenizer(CHATML)
     eos = tokenizer.convert_tokens_to_ids("<|end|>")
-    model = tiny_model(0, config=TINY.replace(vocab_size=len(tokenizer), eos_token_ids=(eos,)))
+    config = TINY.replace(vocab_size=len(tokenizer), eos_token_ids=(eos,))
+    model = tiny_model(0, config=config, num_layers=1)
     return LanguageModel(model, model.config, tokenizer, "bytes")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specjax import Generator, load, load_drafter
+from specjax import Generator, load
 from specjax.tools.boost.candidates import CANDIDATES
 from specjax.tools.boost.contest import MOST_DRAFTED, Measured
 from specjax.tools.boost.tuning import _SUREST, _TESTED, _shapes, best_first, measure_rates
