@@ -59,6 +59,7 @@ def decode(method: str, cases: dict, rows: int = 1, seeded: bool = False, rule: 
     return state, run(target, parameters, state, jnp.int32(99), drafter=drafter, rule=rule)
 
 
+@pytest.mark.slow
 def test_a_forced_text_takes_one_round_of_plain_decoding():
     _, state = decode("none", {"forced": CASES["forced to its limit"]}, rows=3)
     assert np.asarray(state.counters.calls).tolist() == [1] * 3
