@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from specjax.checkpoints.config import from_hf, text_options
 from specjax.checkpoints.families import FAMILIES, SAME_DECODER, WITH_TEXT
@@ -48,7 +47,12 @@ READ_ELSEWHERE = {
 }
 """Options that a class around a text decoder reads, and why specjax need not."""
 
-CLASSES = {family: CONFIG_MAPPING[family] for family in FAMILIES if family in CONFIG_MAPPING}
+
+def class_of(family: str) -> type:
+    """transformers' class. Its module is imported here, because each process collects the tests, and one runs them."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    return CONFIG_MAPPING[family]
 
 
 def family_of(raw: dict) -> str:
@@ -71,7 +75,7 @@ def sizes_in_transformers(raw: dict) -> tuple[int, ...]:
     """The layers, the width, the heads and the vocabulary of the decoder."""
     family = family_of(raw)
     model_type = family if raw["model_type"] in SAME_DECODER else raw["model_type"]
-    theirs = CONFIG_MAPPING[model_type].from_dict(raw | {"model_type": model_type}).get_text_config()
+    theirs = class_of(model_type).from_dict(raw | {"model_type": model_type}).get_text_config()
     names = ["num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"]
     names = [FAMILIES[family].renamed.get(name, name) for name in names]
     if family == "t5":
@@ -123,7 +127,7 @@ def test_a_checkpoint_that_is_not_supported_is_refused_by_the_name_of_the_option
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_option_of_transformers_is_listed_or_refused(family: str):
     kind = FAMILIES[family]
-    names = {*inspect.signature(CLASSES[family]).parameters, *CLASSES[family].attribute_map}
+    names = {*inspect.signature(class_of(family)).parameters, *class_of(family).attribute_map}
     assert names == fields_in_transformers(family)
     for name in names - kind.options.keys() - kind.former.keys() - HARMLESS - kind.harmless - {"quantization_config"}:
         with pytest.raises(ConfigError, match=f"'{name}' = 'on' is not supported"):
@@ -134,7 +138,7 @@ def test_an_option_of_transformers_is_listed_or_refused(family: str):
 def test_an_option_without_a_field_in_transformers_is_listed_where_its_code_reads_it(family: str):
     """Most such options are in old files, and transformers reads them with ``getattr``."""
     kind = FAMILIES[family]
-    folder = Path(inspect.getfile(CLASSES[family])).parent
+    folder = Path(inspect.getfile(class_of(family))).parent
     classes = [
         node
         for path in folder.glob("modeling_*.py")
@@ -144,7 +148,7 @@ def test_an_option_without_a_field_in_transformers_is_listed_where_its_code_read
     read = {name for node in classes for name in reads(node)}
     known = kind.options.keys() | kind.former.keys() | kind.harmless | HARMLESS | READ_ELSEWHERE.keys()
     assert "vocab_size" in read
-    assert {name for name in read - known if not defines(CLASSES[family], name)} == set()
+    assert {name for name in read - known if not defines(class_of(family), name)} == set()
 
 
 def test_the_scan_sees_all_ways_to_read_an_option():

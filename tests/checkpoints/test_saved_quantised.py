@@ -40,7 +40,7 @@ def with_offsets(model):
     return jax.tree.map(change, model, is_leaf=lambda leaf: isinstance(leaf, Quantised))
 
 
-@pytest.mark.parametrize("form", ["int8", "int4", "int4:exact"])
+@pytest.mark.parametrize("form", ["int8", "int4", pytest.param("int4:exact", marks=pytest.mark.slow)])
 def test_a_saved_model_has_the_same_bits(form, tmp_path):
     model = quantise_module(MODEL, form)
     save_model(model, tmp_path)
@@ -72,7 +72,7 @@ def test_another_form_of_a_saved_model(tmp_path):
     np.testing.assert_allclose(again.dequantise(), saved.dequantise(), atol=0.01 * np.abs(saved.dequantise()).max())
 
 
-@pytest.mark.parametrize("form", [None, "int8", "int4"])
+@pytest.mark.parametrize("form", [None, pytest.param("int8", marks=pytest.mark.slow), "int4"])
 def test_parts_of_a_parameter_are_the_whole(form, tmp_path, monkeypatch):
     """Some rows at a time, a last part with a tile that is not full, and the experts one by one."""
     for i, model in enumerate((MODEL, EXPERTS)):

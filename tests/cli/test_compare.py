@@ -58,7 +58,8 @@ def test_chat_measures_every_turn_after_the_models_own_answers(specjax_main, mod
     assert (settings["chat"], settings["prompts"]) == (True, 2)
     assert "2 turns of conversations" in caption(json.loads(out))
 
-    code, out, _ = specjax_main("generate", "--chat", "--prompt", "AB", "--model", models["chat"], *OPTIONS, "--json")
+    plain = (*OPTIONS, "--method", "none", "--json")
+    code, out, _ = specjax_main("generate", "--chat", "--prompt", "AB", "--model", models["chat"], *plain)
     answer = json.loads(out)["text"]
     assert code == 0 and answer
     assert measured == [byte_tokenizer().encode(text) for text in ("[AB]", f"[AB][{answer}][C]")]

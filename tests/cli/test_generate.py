@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("reuse")
 
 
 def test_generate_json_is_one_object(specjax_main, models):
-    code, out, err = specjax_main("generate", "--model", models["target"], "--prompt", "def f(", *GENERATE, "--json")
+    code, out, err = specjax_main("generate", "--model", models["target"], "--prompt", "def f(", *PLAIN, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert list(found) == ["text", "token_ids", "prompt_token_ids", "finish_reason", "stats", "from_draft", "sample"]

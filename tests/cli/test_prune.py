@@ -3,6 +3,7 @@
 import jax
 import pytest
 from support.command_line import assert_one_line, specjax_main
+from support.models import language_model, tiny_model
 
 import specjax
 
@@ -17,12 +18,14 @@ def prune(specjax_main, tmp_path):
 
 
 def test_a_pruned_draft_is_an_ordinary_checkpoint(prune, tmp_path):
-    code, out, _ = prune(*SMALL, "--steps", "0")
-    assert code == 0 and "1 layers of width 96" in out
+    specjax.save(language_model(tiny_model()), tmp_path / "model")
+    sizes = "--layers", "1", "--width", "24", "--intermediate", "40", "--heads", "2"
+    code, out, _ = prune("--model", tmp_path / "model", *sizes, "--steps", "0")
+    assert code == 0 and "1 layers of width 24" in out
     draft = specjax.load(tmp_path / "draft")
     config = draft.config
-    assert (config.num_layers, config.hidden_size, config.intermediate_size) == (1, 96, 128)
-    assert (config.num_heads, config.num_kv_heads, config.head_dim) == (3, 1, 64)
+    assert (config.num_layers, config.hidden_size, config.intermediate_size) == (1, 24, 40)
+    assert (config.num_heads, config.num_kv_heads, config.head_dim) == (2, 2, 8)
     assert_one_line(prune("--layers", "1"), "exists and is not empty; name a new directory")
 
 

@@ -10,6 +10,7 @@ from specjax.core.sampling import KEYS
 from specjax.core.selection import argmax, draw, likeliest
 
 SIZES = (61, 1000, 1024)  # too small for pieces, not divisible by them, and cut into them
+LAW_SIZES = [61, pytest.param(1000, marks=pytest.mark.slow), 1024]
 
 
 best, largest = jax.jit(likeliest, static_argnums=1), jax.jit(argmax)
@@ -40,7 +41,7 @@ def test_the_largest_is_the_first_of_equals(V: int):
         np.testing.assert_array_equal(found, scores.argmax(-1))
 
 
-@pytest.mark.parametrize("V", SIZES)
+@pytest.mark.parametrize("V", LAW_SIZES)
 def test_draws_have_their_law(V: int):
     """By a chi-square test. Most tokens are impossible, and no draw is one of them."""
     weights = np.random.default_rng(1).exponential(size=V) * (np.arange(V) % 9 == 4)
@@ -53,7 +54,7 @@ def test_draws_have_their_law(V: int):
     assert scipy.stats.chisquare(count[possible], expected).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("V", SIZES)
+@pytest.mark.parametrize("V", LAW_SIZES)
 def test_close_distributions_give_one_token_mostly(V: int):
     """At the distance d one noise for all tokens agrees in (1 - d) / (1 + d) of draws or more.
 

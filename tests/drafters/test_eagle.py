@@ -226,9 +226,10 @@ def test_dynamic_trees_equal_those_of_a_heap():
             } <= set(KNOWN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("head", "depth"),
-    [(MODULES, 4), pytest.param(MTP, 4, marks=pytest.mark.slow), pytest.param(MODULES, 2, marks=pytest.mark.slow)],
+    [(MODULES, 4), (MTP, 4), (MODULES, 2)],
     ids=["three modules", "one module", "two of three modules"],
 )
 def test_chains_equal_plain_python(head, depth):

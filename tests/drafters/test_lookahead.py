@@ -262,10 +262,17 @@ def drawn_node_by_node(p, tree, key):
     return _walk(jax.random.categorical(key[0], jnp.log(p)), tree)
 
 
-def test_guesses_that_begin_alike_leave_the_law_exact():
-    """Counts of three tokens against a bigram model's law, with guesses as a trie and as separate
-    chains. A wrong walk fails the test.
-    """
+@pytest.mark.parametrize(
+    ("form", "rule", "exact"),
+    [
+        ("trie", sample_and_walk, True),
+        pytest.param("chains", sample_and_walk, True, marks=pytest.mark.slow),
+        pytest.param("chains", drawn_node_by_node, False, marks=pytest.mark.slow),
+    ],
+    ids=["a trie", "separate chains", "a wrong walk"],
+)
+def test_guesses_that_begin_alike_leave_the_law_exact(form, rule, exact):
+    """Counts of three tokens against a bigram model's law."""
     V, draws, rng = 4, 40_000, np.random.default_rng(0)
     bigram = rng.dirichlet(np.ones(V), V)
     guesses, found = np.array([[1, 2], [1, 3], [1, 0], [2, 2]], np.int32), np.ones(4, bool)
@@ -274,21 +281,17 @@ def test_guesses_that_begin_alike_leave_the_law_exact():
     chains = np.array([0, 1, 0, 3, 0, 5, 0, 7], np.int32), np.ones(8, bool)
     keys = jax.random.split(jax.random.key(1), (draws, 3))
     judge = jax.jit(lambda p, tree, rule: jax.vmap(partial(rule, p, tree))(keys), static_argnames="rule")
-    for (parent, valid), rule, exact in (
-        (shared, sample_and_walk, True),
-        (chains, sample_and_walk, True),
-        (chains, drawn_node_by_node, False),
-    ):
-        tree = Tree(np.int32([0, *tokens]), np.int32([0, *parent]), np.array([True, *valid]), max_depth=2)
-        verdict = jax.device_get(judge(np.float32(bigram[tree.tokens]), tree, rule))
-        path, length, bonus = tree.tokens[verdict.path], verdict.length, verdict.bonus
-        texts = np.concatenate([path[:, 1:], np.zeros((draws, 1), int)], 1)
-        texts[np.arange(draws), length - 1] = bonus
-        for place in (1, 2):  # the target draws the tokens after the round
-            drawn = (rng.random((draws, 1)) > bigram[texts[:, place - 1]].cumsum(1)[:, :-1]).sum(1)
-            texts[:, place] = np.where(length > place, texts[:, place], drawn)
-        value = p_value(np.bincount(np.ravel_multi_index(texts.T, (V,) * 3), minlength=V**3), law)
-        assert value > 1e-3 if exact else value < 1e-10
+    parent, valid = shared if form == "trie" else chains
+    tree = Tree(np.int32([0, *tokens]), np.int32([0, *parent]), np.array([True, *valid]), max_depth=2)
+    verdict = jax.device_get(judge(np.float32(bigram[tree.tokens]), tree, rule))
+    path, length, bonus = tree.tokens[verdict.path], verdict.length, verdict.bonus
+    texts = np.concatenate([path[:, 1:], np.zeros((draws, 1), int)], 1)
+    texts[np.arange(draws), length - 1] = bonus
+    for place in (1, 2):  # the target draws the tokens after the round
+        drawn = (rng.random((draws, 1)) > bigram[texts[:, place - 1]].cumsum(1)[:, :-1]).sum(1)
+        texts[:, place] = np.where(length > place, texts[:, place], drawn)
+    value = p_value(np.bincount(np.ravel_multi_index(texts.T, (V,) * 3), minlength=V**3), law)
+    assert value > 1e-3 if exact else value < 1e-10
 
 
 def greedy(texts: list[list[int]], prompts: list[list[int]]) -> bool:

@@ -54,9 +54,8 @@ def text(state, row: int) -> list[int]:
     return state.tokens[row, : state.length[row]].tolist()
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(name, marks=() if name == "hybrid" else pytest.mark.slow) for name in CASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_rounds_of_some_slots_are_those_of_all_and_leave_the_others_alone(case):
     """The rows of slots 2 and 0 run alone, in several calls, and then with the third to their ends."""
     on_all, on_some, begun, other = compile_rounds(*CASES[case])

@@ -99,9 +99,10 @@ EAGLE3 = Eagle3Config(TINY.replace(num_layers=1), TINY.hidden_size, 2, (0, 1, 2)
 TREES = dict(tree_nodes=8, tree_top_k=4, tree_depth=2)
 
 
-@pytest.mark.parametrize("method", ["draft_model", pytest.param("eagle3", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["draft_model", "eagle3"])
 def test_drafts_in_blocks(target, draft, method):
-    """Drafts that waited, or that share beginnings, draft the same tokens."""
+    """Drafts that waited, or that share beginnings, draft the same tokens. So do those of ``test_warm_start``."""
     head = dict(draft=Head(random_head(Eagle3Head, EAGLE3), EAGLE3, "head"), **TREES)
     setting = dict(draft=draft, method="draft_model", num_speculative_tokens=3) if method == "draft_model" else head
     engine = Engine(target, **setting, **SIZES, blocks=5)

@@ -12,7 +12,7 @@ LONG = [5 + i * i % 50 for i in range(90)]
 
 @pytest.fixture(scope="module")
 def model():
-    return tiny_model(0)
+    return tiny_model(0, num_layers=1)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 from support.engine import count_waits, facts
+from support.models import disturbed, language_model, tiny_model
 from support.program import count_compilations
 
 from specjax import Engine, Generator
@@ -19,6 +20,22 @@ METHODS = {"draft_model": False, "ngram": True, "auto": True}
 
 
 AUTO = pytest.param("auto", marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def target():
+    """A model of one layer, which compiles fast."""
+    return language_model(tiny_model(num_layers=1), "target")
+
+
+@pytest.fixture(scope="module")
+def draft(target):
+    return language_model(disturbed(target.model), "draft")
+
+
+def without_grammars(warm: WarmStart) -> None:
+    """Leaves the rounds of constrained rows out, which take most of the time."""
+    warm.waiting = [program for program in warm.waiting if program[0] != "grammar"]
 
 
 @pytest.fixture
@@ -44,11 +61,14 @@ def answers(engine: Engine, *requests) -> list:
     return [handle.result() for handle in [engine.submit(prompt, **options) for prompt, options in requests]]
 
 
-@pytest.mark.parametrize("started", ["draft_model", AUTO], indirect=True)
+DRAFT_MODEL = pytest.param("draft_model", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("started", ["ngram", DRAFT_MODEL, AUTO], indirect=True)
 def test_texts_before_and_after_the_methods_programs_are_compiled(started, monkeypatch):
     """After that a schema compiles nothing, and few rows take narrow rounds."""
     engine, warm, gate, generator, lines = started
-    requests = [(PROMPT, GREEDY), (LONG, GREEDY)]
+    requests = [(PROMPT, GREEDY), (LONG, GREEDY), *[(PROMPT, SEEDED)] * METHODS[generator.method]]
     expected = [generator(prompt, **options) for prompt, options in requests]
     assert warm.waiting[0] == ("rounds", 1) and not lines
     early = answers(engine, *requests)
@@ -76,7 +96,17 @@ def test_texts_before_and_after_the_methods_programs_are_compiled(started, monke
     assert [r.text for r in answers(engine, *[(PROMPT, options)] * 3)] == [expected] * 3
 
 
-@pytest.mark.parametrize("started", ["draft_model", "ngram", AUTO], indirect=True)
+@pytest.mark.parametrize("method", ["draft_model", "ngram"])
+def test_rows_with_a_seed_rest_where_their_text_is_that_of_plain_decoding(target, draft, method):
+    """While the method's rounds are not ready; the next test decodes."""
+    programs = Engine(target, method, draft if method == "draft_model" else None, slots=3, capacity=256).programs
+    programs.ready = {("chunk", LEAST_CHUNK), ("plain", 3)}
+    chosen = [programs._choose_rounds(1, seeded, None) for seeded in (False, True)]
+    assert chosen == [("plain", 3), ("plain" if METHODS[method] else "rounds", 3)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("started", ["draft_model", "auto"], indirect=True)
 def test_a_seed_gives_the_same_text_at_any_time(started):
     """Where the text with a seed is not that of plain decoding, the method's rounds are compiled at once."""
     engine, warm, gate, generator, _ = started
@@ -84,6 +114,7 @@ def test_a_seed_gives_the_same_text_at_any_time(started):
     (early,) = answers(engine, (PROMPT, SEEDED))
     assert early.token_ids == expected
     assert (early.stats.drafted == 0) is METHODS[generator.method]
+    warm.waiting = warm.waiting[:1]  # the method's rounds
     gate.set()
     warm.wait()
     assert answers(engine, (PROMPT, SEEDED))[0].token_ids == expected
@@ -97,6 +128,7 @@ def test_prompts_of_all_lengths_compile_nothing(target, method):
     with engine:
         warm = WarmStart(engine)
         warm.begin()
+        without_grammars(warm)
         warm.go_on()
         warm.wait()
         results = []
@@ -105,16 +137,20 @@ def test_prompts_of_all_lengths_compile_nothing(target, method):
     assert results[-1].stats.cached_tokens > 128
 
 
-@pytest.mark.parametrize("rule", ["auto", pytest.param("typical", marks=pytest.mark.slow)])
-def test_rows_that_wait_for_memory_compile_nothing(target, draft, rule):
+@pytest.mark.parametrize(
+    ("rule", "widths"),
+    [("auto", []), *(pytest.param(rule, [1], marks=pytest.mark.slow) for rule in ("auto", "typical"))],
+)
+def test_rows_that_wait_for_memory_compile_nothing(target, draft, rule, widths):
     """Neither the first row that gives up its blocks nor its way back, nor the copy of a part of a block."""
     setting = dict(method="draft_model", draft=draft, rule=rule)
-    engine = Engine(target, **setting, slots=3, widths=[1], capacity=256, blocks=5)
+    engine = Engine(target, **setting, slots=3, widths=widths, capacity=256, blocks=5)
     requests = [([i, *LONG * 2], dict(max_new_tokens=130, ignore_eos=True)) for i in (1, 1, 3)]
     waits, results = count_waits(engine), []
     with engine:
         warm = WarmStart(engine)
         warm.begin()
+        without_grammars(warm)
         warm.go_on()
         warm.wait()
         assert count_compilations(lambda: results.extend(answers(engine, *requests))) == 0
@@ -123,8 +159,8 @@ def test_rows_that_wait_for_memory_compile_nothing(target, draft, rule):
     assert [facts(r) for r in results] == [facts(alone(prompt, **options)) for prompt, options in requests]
 
 
-def test_a_lossy_rule_never_rests(target, draft):
-    engine = Engine(target, "draft_model", draft, rule="typical", slots=2, capacity=256)
+def test_a_lossy_rule_never_rests(target):
+    engine = Engine(target, "ngram", rule="typical", slots=2, capacity=256)
     with engine:
         warm = WarmStart(engine)
         warm.begin()

@@ -57,9 +57,8 @@ FAMILIES = ("qwen3_5", "qwen3_next", "qwen3_5_experts", "qwen3_next_experts")
 DENSE_AND_EXPERTS = pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_experts", "qwen3_next_experts"])
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=() if name == "qwen3_5" else pytest.mark.slow) for name in FAMILIES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_published_module_drafts_for_its_target(tmp_path, family: str):
     target = golden_model(family)
     head = load_drafter(published(tmp_path / "a", family)[0], language_model(target))

@@ -276,6 +276,7 @@ def with_end(generator: Generator, *eos: int):
     return dataclasses.replace(target, config=target.config.replace(eos_token_ids=eos))
 
 
+@pytest.mark.slow
 def test_a_prompt_alone_equals_one_in_a_batch(generator):
     model, draft = generator.target.model, generator.draft.model
     prompts = PROMPTS + random_prompts(B - len(PROMPTS), 40, seed=9)

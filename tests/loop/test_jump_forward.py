@@ -30,11 +30,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(
-    "method",
-    [pytest.param(name, marks=() if name in ("none", "draft_model") else pytest.mark.slow) for name in METHODS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
 def test_texts_have_the_targets_law(method):
+    """The grammars of ``test_lossless`` force tokens too, in fewer places."""
     drafter, rules = METHODS[method]
     counts, _ = count_draws(drafter, rules[0], seed=1, rows=1_000, cases=CASES)
     values = p_values(counts, cases=CASES)
@@ -60,6 +59,7 @@ def decode(method: str, cases: dict, rows: int = 1, seeded: bool = False, rule: 
     return state, run(target, parameters, state, jnp.int32(99), drafter=drafter, rule=rule)
 
 
+@pytest.mark.slow
 def test_a_forced_text_takes_one_round_of_plain_decoding():
     _, state = decode("none", {"forced": CASES["forced to its limit"]}, rows=3)
     assert np.asarray(state.counters.calls).tolist() == [1] * 3
@@ -115,7 +115,7 @@ OWN_HISTORY = {"lookahead", "token_recycling"}  # their states hold predictions 
 @pytest.mark.parametrize(
     "method",
     [
-        pytest.param(name, marks=() if name in ("draft_model", "eagle3") else pytest.mark.slow)
+        pytest.param(name, marks=() if name == "draft_model" else pytest.mark.slow)
         for name in METHODS
         if not any(name.startswith(own) for own in OWN_HISTORY)
     ],
@@ -152,17 +152,19 @@ def test_after_a_jump_a_method_drafts_as_if_the_text_had_been_a_prompt(method):
     ("method", "rule"),
     [
         ("draft_model", "block"),
-        ("ngram", "sample_and_walk"),
+        pytest.param("ngram", "sample_and_walk", marks=pytest.mark.slow),
         pytest.param("auto", "walk_if_seeded", marks=pytest.mark.slow),
     ],
 )
 def test_the_text_of_a_row_with_a_seed_does_not_depend_on_its_neighbours(method, rule):
-    """Block verification draws texts that depend on where rounds begin. The walk draws those of plain decoding."""
-    seeded = Case(stop=END, grammar="[12]{3}|212")
-    alone = {"seeded": seeded}
-    beside = alone | {f"forced {i}": CASES["forced to its limit"] for i in range(3)}
+    """Block verification draws texts that depend on where rounds begin. The walk draws those of plain decoding.
+
+    The neighbours are free rows, beside which no round jumps, and forced rows. Both batches share a program.
+    """
+    seeded = {"seeded": Case(stop=END, grammar="[12]{3}|212")}
     texts = []
-    for cases in (alone, beside):
+    for neighbour in (Case(), CASES["forced to its limit"]):
+        cases = seeded | {f"neighbour {i}": neighbour for i in range(3)}
         _, state = decode(method, cases, rows=20, seeded=True, rule=rule)
         texts.append(np.asarray(state.tokens)[:20, : 3 + LENGTH].tolist())
     assert texts[0] == texts[1]

@@ -36,7 +36,8 @@ DRAFTERS = {
     "dynamic tree": DynamicTree(tree_nodes=7, tree_depth=3, tree_top_k=2),
 }
 PROMPTS = {"one row": random_prompts(1, 12, 32), "ragged": random_prompts(8, 20, 32, seed=1)}
-TREES_IN_FIRST_TIER = ["olmo2", "opt_350m", "gpt_oss"]
+TREES_IN_FIRST_TIER = ["olmo2", "opt_350m"]
+FURTHER_TREES = ["gpt_oss"]
 
 
 def mechanisms(name: str) -> set[tuple]:
@@ -78,7 +79,7 @@ def cover_mechanisms(names: list[str]) -> list[str]:
     return chosen
 
 
-TREES = sorted({*cover_mechanisms(MODELS), *TREES_IN_FIRST_TIER})
+TREES = sorted({*cover_mechanisms(MODELS), *TREES_IN_FIRST_TIER, *FURTHER_TREES})
 """Models whose trees are tested node by node. The trees of others decode texts, or are those of one of these."""
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.golden import FILES, LLAMA_LIKE, Case, read_golden
+from support.golden import FILES, Case, read_golden
 from support.parts import compile_parts
 
 from specjax.core import cache as kv
@@ -17,8 +17,9 @@ commit = jax.jit(kv.commit)
 
 
 NAMES = [path.stem for path in FILES]
-CACHED = [pytest.param(name, marks=() if name.startswith(LLAMA_LIKE) else pytest.mark.slow) for name in NAMES]
-"""The first tier reads a cache in models like Llama. In trees, ``test_families`` reads one in others too."""
+CACHED_IN_FIRST_TIER = ("llama_", "rope", "mistral")
+CACHED = [pytest.param(name, marks=() if name.startswith(CACHED_IN_FIRST_TIER) else pytest.mark.slow) for name in NAMES]
+"""The first tier reads a cache in dense models like Llama. In trees, ``test_families`` reads one in others too."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,14 @@ def test_rest_at_once_after_a_cached_prefix(case: Case):
     check(rest_at_once(case.model, case.tokens, start, case.prompt), case, start)
 
 
-@pytest.mark.parametrize("case", CACHED, indirect=True)
+TOKEN_BY_TOKEN = ("llama_gqa", "rope_dynamic_cached", "mistral_sliding")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(name, marks=() if name in TOKEN_BY_TOKEN else pytest.mark.slow) for name in NAMES],
+    indirect=True,
+)
 def test_rest_token_by_token_after_a_cached_prefix(case: Case):
     start = prefixes(case)
     check(token_by_token(case.model, case.tokens, start, case.prompt), case, start)

@@ -178,7 +178,7 @@ def test_methods_that_read_the_targets_cache_emit_its_greedy_text(drafter):
     assert state.counters.accepted_at.sum() > 0
 
 
-@pytest.mark.parametrize("nodes", [1, 5])
+@pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_bfloat16_weights_give_nearly_the_same_logits(nodes):
     """XLA:CPU lacks some 16-bit products of several nodes with the matrices of heads."""
     exact, rounded = tiny_model(config=LATENT), tiny_model(config=LATENT, dtype="bfloat16")

@@ -3,6 +3,7 @@
 The oracle goes token by token and keeps a whole state after each node. The mixer computes all nodes at once.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -77,11 +78,11 @@ def test_each_node_of_a_tree_follows_its_own_path(mixer, prompt):
     """The outputs of ten nodes, and the states after any path or the beginning of one is accepted."""
     (state, before), x = prompt, random_tokens(len(PARENT))
     found, rows = run(mixer, x, MASK, state)
+    commit = jax.jit(lambda path, count: state.commit(Rows((rows,)).gather(path).layers[0], count))
     for node in range(len(PARENT)):
         path = path_to(node)
         count = np.array([len(path), len(path) - 1, 0])
-        on_path = Rows((rows,)).gather(np.tile(path + [0] * (5 - len(path)), (BATCH, 1))).layers[0]
-        after = state.commit(on_path, jnp.asarray(count))
+        after = commit(np.tile(path + [0] * (5 - len(path)), (BATCH, 1)), count)
         for b in range(BATCH):
             np.testing.assert_allclose(
                 found[b, node], follow(mixer, x[b][path], before[b])[0][-1], rtol=1e-4, atol=1e-5

@@ -34,7 +34,10 @@ def make_input(B: int, N: int, K: int, G: int, T: int, M: int, D: int) -> tuple:
 attend = jax.jit(kernel.attend)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [pytest.param(shape, marks=pytest.mark.slow if shape[-1] == 128 else (), id=str(shape)) for shape in SHAPES],
+)
 def test_attention_over_the_past_and_rows(shape):
     q, past, length, rows, mask = make_input(*shape)
     keys, values = (np.float64(np.concatenate(parts, 2)) for parts in zip(past, rows))

@@ -65,7 +65,15 @@ def test_int8_is_the_nearest_whole_number_of_each_group():
     np.testing.assert_allclose(q.dequantise(), exact(q), rtol=1e-6)
 
 
-@pytest.mark.parametrize("inputs, group", [(576, 32), (40, 8), (48, 24), (36, 18), (61, 1), (35, 7), (128, 32)])
+@pytest.mark.parametrize(
+    "inputs, group",
+    [
+        (576, 32),
+        (48, 24),
+        (61, 1),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((40, 8), (36, 18), (35, 7), (128, 32))),
+    ],
+)
 def test_other_inputs_have_smaller_groups(inputs, group):
     assert group_of(inputs) == group
     weight = random_weight(4, inputs)
@@ -109,7 +117,7 @@ def form(request, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("scheme", FLOATS)
-@pytest.mark.parametrize("rows", [1, 5, 8])
+@pytest.mark.parametrize("rows", [1, pytest.param(5, marks=pytest.mark.slow), 8])
 def test_linear_is_the_product_of_the_numbers_and_scales(form, scheme, dtype, rows):
     """numpy's product in float64."""
     weight = in_kernel_order(quantise(random_weight(20, 384, dtype), scheme))
@@ -175,18 +183,22 @@ def test_a_quantised_model_is_the_model_with_rounded_weights(scheme):
     assert np.abs(scores(model, tokens) - wanted).max() > 1e-3
 
 
+@pytest.mark.parametrize(
+    "drafter, has_draft",
+    [pytest.param(DraftModel(3), True, marks=pytest.mark.slow), (Ngram(), False)],
+    ids=["draft_model", "ngram"],
+)
 @pytest.mark.parametrize("forms", [pytest.param(("int8", "int4"), marks=pytest.mark.slow), ("int4", None)])
-def test_greedy_texts_are_those_of_plain_decoding_of_the_same_quantised_model(forms):
+def test_greedy_texts_are_those_of_plain_decoding_of_the_same_quantised_model(forms, drafter, has_draft):
     model = tiny_model(**WIDE)
     target, draft = (
         m if form is None else quantise_module(m, form) for m, form in zip((model, disturbed(model)), forms)
     )
-    prompts = random_prompts(6, 30, seed=3)
+    prompts, given = random_prompts(6, 30, seed=3), draft if has_draft else None
     plain = finish(target, None, Plain(), start(target, None, Plain(), prompts))
-    for drafter, given in ((DraftModel(3), draft), (Ngram(), None)):
-        drafted = finish(target, given, drafter, start(target, given, drafter, prompts))
-        assert new_tokens(drafted, prompts) == new_tokens(plain, prompts)
-        assert drafted.counters.accepted_at.sum() > 0
+    drafted = finish(target, given, drafter, start(target, given, drafter, prompts))
+    assert new_tokens(drafted, prompts) == new_tokens(plain, prompts)
+    assert drafted.counters.accepted_at.sum() > 0
 
 
 GROUPS = ExpertsConfig(5, 2, 128, bias=True, clamp=(1.702, 7.0))
@@ -291,12 +303,15 @@ def test_the_perplexity_of_the_embedded_target_hardly_rises():
 
 
 ONE_ROW = [(96,), (1, 96), (1, 1, 96)]
+CELLS = [("int8", "cuda", shape) for shape in ONE_ROW]
+CELLS += [(scheme, "tpu", shape) for scheme in ("int8", "int4", "stored") for shape in (*ONE_ROW, (3, 96))]
+ALIKE = ONE_ROW[:2]  # in the second tier; one row of three axes has their form
 
 
-@pytest.mark.parametrize("scheme, platform, shape", [
-    *(("int8", "cuda", shape) for shape in ONE_ROW),
-    *((scheme, "tpu", shape) for scheme in ("int8", "int4", "stored") for shape in (*ONE_ROW, (3, 96))),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "scheme, platform, shape",
+    [pytest.param(*cell, marks=pytest.mark.slow if cell[2] in ALIKE else ()) for cell in CELLS],
+)
 def test_gpus_and_tpus_multiply_as_other_platforms(scheme, platform, shape):
     """The forms that only they compute, against the product of all other platforms."""
     rng = np.random.default_rng(0)

@@ -89,10 +89,9 @@ def test_a_seed_gives_plain_texts_where_drafts_are_chosen(generators):
     assert sum(result.stats.accepted for result in drafted) > 0
 
 
-WITH_DRAFTS = [pytest.param("none", marks=pytest.mark.slow), "ngram", "draft_model"]
-
-
-@pytest.mark.parametrize("method", WITH_DRAFTS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name == "draft_model" else pytest.mark.slow) for name in METHODS]
+)
 def test_a_row_is_the_same_alone_anywhere_in_a_batch_and_streamed(method, generators):
     generator = generators[method]
     together = in_batch(generator, PROMPTS, **MIXED)
@@ -110,7 +109,7 @@ def test_a_row_is_the_same_alone_anywhere_in_a_batch_and_streamed(method, genera
         assert same(result, together[i]) and "".join(pieces) == together[i].text, i
 
 
-@pytest.mark.parametrize("method", WITH_DRAFTS[:2])
+@pytest.mark.parametrize("method", [pytest.param("none", marks=pytest.mark.slow), "ngram"])
 def test_samples_are_those_of_any_number_and_the_first_is_that_of_the_seed(method, generators):
     options = dict(temperature=2.0, max_new_tokens=12, seed=[7, 8])
     alone, two, four = (in_batch(generators[method], PROMPTS[:2], n, **options) for n in (1, 2, 4))
@@ -223,7 +222,9 @@ def test_a_stream_never_shows_what_it_would_take_back(generators):
         assert shown == result.text and same(result, together[i])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name == "draft_model" else pytest.mark.slow) for name in METHODS]
+)
 def test_logprobs_are_those_of_the_model_alone(method, generators):
     generator = generators[method]
     options = dict(
@@ -312,7 +313,8 @@ def test_bad_processors_are_named(processor, named, generators):
         Generator(generators["none"].target, processors=[processor])
 
 
-@pytest.mark.parametrize("method", [pytest.param("none", marks=pytest.mark.slow), "ngram"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["none", "ngram"])
 def test_options_that_leave_no_token_stop_with_one_line(method, generators):
     target = generators["none"].target
     nothing = lambda logits, context: jnp.where(context.generated[..., None] >= 3, -jnp.inf, logits)
@@ -320,6 +322,7 @@ def test_options_that_leave_no_token_stop_with_one_line(method, generators):
         Generator(target, method, processors=[nothing], capacity=256)([5, 6, 7], max_new_tokens=9, ignore_eos=True)
 
 
+@pytest.mark.slow
 def test_typical_acceptance_says_that_it_is_lossy(generators):
     lossy = Generator(generators["ngram"].target, "ngram", rule="typical", capacity=256)
     results = lossy(PROMPTS[:2], temperature=[1.0, 0.0], max_new_tokens=5)
@@ -327,7 +330,7 @@ def test_typical_acceptance_says_that_it_is_lossy(generators):
 
 
 def test_scalars_and_arrays_of_jax_are_numbers():
-    target = language_model(tiny_model())
+    target = language_model(tiny_model(num_layers=1))
     given = dict(
         max_new_tokens=jnp.int32(3), top_k=jnp.int32(-1), ignore_eos=jnp.bool_(True), logit_bias={5: jnp.float32(2)},
         stop_token_ids=[jnp.int32(3)], allowed_tokens=jnp.array([3, 5]), num_speculative_tokens=jnp.int32(4),

@@ -292,6 +292,7 @@ WALKS = {rule.name for rule in walks.RULES}
 """The rules that get random trees without q. The others get chains with q, which every rule takes."""
 
 
+@cache
 def random_trees(seed: int, branching: bool) -> Tree:
     """Trees with siblings that differ and nodes that are not valid, or chains with a cut; without q."""
     rng = np.random.default_rng(seed)
@@ -328,29 +329,37 @@ def followed(tokens, parent, valid, wanted) -> list[int]:
         path.append(children[0])
 
 
+@cache
+def greedy_walks(branching: bool) -> tuple[Tree, np.ndarray, Verdict]:
+    """Random trees, a token after each node, and the verdicts that follow these tokens."""
+    tree = random_trees(1, branching)
+    wanted = wanted_tokens(tree, 2)
+    rows = zip(*map(np.asarray, (tree.tokens, tree.parent, tree.valid)), wanted)
+    paths = [followed(*row) for row in rows]
+    last = [path[-1] for path in paths]
+    filled = [path + path[-1:] * (N - len(path)) for path in paths]
+    return tree, wanted, Verdict(np.array(filled), np.array(list(map(len, paths))), wanted[np.arange(len(last)), last])
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_without_randomness_every_rule_is_the_greedy_walk(name):
-    tree = random_trees(1, branching=name in WALKS)
-    wanted = wanted_tokens(tree, 2)
+    tree, wanted, expected = greedy_walks(branching=name in WALKS)
     if name not in WALKS:
         tree = tree.replace(q=jnp.pad(jax.nn.one_hot(tree.tokens[:, 1:], WORDS), ((0, 0), (0, 1), (0, 0))))
     p = jax.nn.one_hot(wanted, WORDS)
-    verdict = jax.device_get(verify(RULES[name], p, tree))
-    for b, row in enumerate(zip(*map(np.asarray, (tree.tokens, tree.parent, tree.valid)), wanted)):
-        path = followed(*row)
-        assert verdict.path[b].tolist() == path + path[-1:] * (N - len(path))
-        assert verdict.length[b] == len(path) and verdict.bonus[b] == wanted[b, path[-1]]
+    assert_equal(verify(RULES[name], p, tree), expected)
 
 
 def test_ties_go_to_the_lower_token():
     p = jnp.array([[0.1, 0.45, 0.45, 0.0], [0.25, 0.25, 0.25, 0.25]])
-    taken, missed = argmax_walk(p, chain(jnp.array([3, 1]))), argmax_walk(p, chain(jnp.array([3, 2])))
+    taken, missed = jax.jit(lambda: [argmax_walk(p, chain(jnp.array([3, draft]))) for draft in (1, 2)])()
     assert (taken.length, taken.bonus) == (2, 0) and (missed.length, missed.bonus) == (1, 1)
 
 
 HARD = np.array([0.0, 0.0, 1e-45, 1e-40, 2e-38, 1e-30, 1e-7, 0.3], np.float32)
 
 
+@cache
 def hard_distributions(seed: int) -> np.ndarray:
     """[TREES, N, WORDS], most of each zero, denormal or tiny."""
     rng = np.random.default_rng(seed)
@@ -381,7 +390,7 @@ def test_a_draft_that_the_target_rules_out_is_refused_whatever_is_drawn(rule, mo
     monkeypatch.setattr(random, "uniform", lambda key, shape: jnp.zeros(shape))  # the draw that passes every other test
     q = jnp.array([[0.5, 0.5], [0.5, 0.5], [0.0, 0.0]])
     p = jnp.array([[0.5, 0.5], [1.0, 0.0], [0.5, 0.5]])
-    verdict = rule(p, chain(jnp.array([0, 1, 1]), q), random.split(random.key(0), 3))
+    verdict = jax.jit(lambda: rule(p, chain(jnp.array([0, 1, 1]), q), random.split(random.key(0), 3)))()
     assert verdict.length == 2 and verdict.bonus == 0
 
 
@@ -401,6 +410,9 @@ def sampled_batch() -> tuple[jax.Array, Tree, jax.Array]:
     return p, trees, jax.vmap(lambda key: random.split(key, LENGTH))(keys[:, 1])
 
 
+accept_batch = jax.jit(accept, static_argnums=0)
+
+
 def assert_equal(verdict: Verdict, wanted: Verdict):
     jax.tree.map(np.testing.assert_array_equal, verdict, wanted)
 
@@ -415,11 +427,11 @@ def test_a_users_rule_is_a_function_or_a_record():
         return Verdict(jnp.minimum(jnp.arange(LENGTH), last), last + 1, jnp.argmax(p[last]))
 
     record = Rule("first_draft", first_draft, lossy=True, judges_greedy=True, reads=("greedy",))
-    by_function = accept(first_draft, p, trees, keys, jnp.ones(8))
-    assert_equal(by_function, accept(Rule("first_draft", first_draft), p, trees, keys, jnp.ones(8)))
+    by_function = accept_batch(first_draft, p, trees, keys, jnp.ones(8))
+    assert_equal(by_function, accept_batch(Rule("first_draft", first_draft), p, trees, keys, jnp.ones(8)))
     np.testing.assert_array_equal(by_function.bonus, p[:, 1].argmax(-1))
-    assert accept(record, p, trees, keys, jnp.float32(half)).length.tolist() == [2, 1] * 4
-    assert accept(record, p, trees, keys, jnp.zeros(8)).length.tolist() == [1] * 8
+    assert accept_batch(record, p, trees, keys, jnp.float32(half)).length.tolist() == [2, 1] * 4
+    assert accept_batch(record, p, trees, keys, jnp.zeros(8)).length.tolist() == [1] * 8
     with pytest.raises(RequestError, match="reads 'colour'; a rule can read greedy, rate, seeded and cosines"):
         accept(Rule("first_draft", first_draft, reads=("colour",)), p, trees, keys, jnp.ones(8))
 
@@ -427,16 +439,21 @@ def test_a_users_rule_is_a_function_or_a_record():
 def test_a_batch_of_greedy_rows_gets_the_greedy_walk():
     p, trees, keys = sampled_batch()
     refuse = lambda p, tree, key: Verdict(jnp.zeros(LENGTH, int), jnp.int32(1), jnp.int32(0))
-    assert_equal(accept(refuse, p, trees, keys, jnp.zeros(8)), jax.vmap(argmax_walk)(p, trees))
-    assert accept(refuse, p, trees, keys, jnp.zeros(8).at[3].set(1)).length.tolist() == [1] * 8
+    assert_equal(accept_batch(refuse, p, trees, keys, jnp.zeros(8)), jax.jit(jax.vmap(argmax_walk))(p, trees))
+    assert accept_batch(refuse, p, trees, keys, jnp.zeros(8).at[3].set(1)).length.tolist() == [1] * 8
+
+
+@jax.jit
+def walk_and_block(p, trees, keys) -> list[Verdict]:
+    return [jax.vmap(rule)(p, trees, keys) for rule in (sample_and_walk, block_verification)]
 
 
 @pytest.mark.parametrize("seeds", ["all", "none", "some"])
 def test_rows_with_a_seed_walk(seeds):
     p, trees, keys = sampled_batch()
     seeded = {"all": jnp.ones(8, bool), "none": jnp.zeros(8, bool), "some": jnp.arange(8) % 2 == 0}[seeds]
-    verdict = accept(RULES["walk_if_seeded"], p, trees, keys, jnp.ones(8), seeded=seeded)
-    walk, block = (jax.jit(jax.vmap(rule))(p, trees, keys) for rule in (sample_and_walk, block_verification))
+    verdict = accept_batch(RULES["walk_if_seeded"], p, trees, keys, jnp.ones(8), seeded=seeded)
+    walk, block = walk_and_block(p, trees, keys)
     for b in range(8):
         assert_equal(*(jax.tree.map(lambda x: x[b], v) for v in (verdict, walk if seeded[b] else block)))
 

@@ -104,10 +104,11 @@ def outcome(rule, scheme, kind, ragged=False, several=False) -> tuple[float, flo
 
 
 KINDS = ("random", "zeros", "disjoint", "equal", "one-hot", "ties")
-# Every rule meets the first kind and one of the others, by turns; the second tier has every rule with every kind.
-TURNS = dict(zip(DRAWN, itertools.cycle(KINDS[1:])))
+# Every rule meets the first kind, and those that divide by q meet one of the others, by turns; the second tier has
+# every rule with every kind.
+TURNS = dict(zip([name for name in DRAWN if RULES[name].exact_for], KINDS[1:]))
 CELLS = [
-    pytest.param(name, kind, marks=() if kind in (KINDS[0], TURNS[name]) else pytest.mark.slow)
+    pytest.param(name, kind, marks=() if kind in (KINDS[0], TURNS.get(name)) else pytest.mark.slow)
     for name, kind in itertools.product(DRAWN, KINDS)
 ]
 
@@ -117,30 +118,33 @@ def test_law_is_the_targets(name, kind):
     assert outcome(RULES[name], DRAWN[name], kind)[0] > UNLIKELY
 
 
-@pytest.mark.parametrize("name", DRAWN)
+RAGGED_IN_FIRST_TIER = ("recursive_rejection", "traversal", "greedy_block")  # one of each file
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in RAGGED_IN_FIRST_TIER else pytest.mark.slow) for name in DRAWN]
+)
 def test_law_is_the_targets_on_ragged_trees(name):
     assert outcome(RULES[name], DRAWN[name], "random", ragged=True)[0] > UNLIKELY
 
 
-@pytest.mark.parametrize("kind", ["random", "zeros", "disjoint"])
+@pytest.mark.parametrize(
+    "kind", ["random", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("zeros", "disjoint"))]
+)
 def test_siblings_of_several_drafts(kind):
     value, accepted, _ = outcome(RULES["multi_step"], "independent", kind, several=True)
     assert value > UNLIKELY and (accepted > 0 or kind == "disjoint")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "scheme"),
     [
         pytest.param("recursive_rejection", "independent", id="equal siblings tested as if they differed"),
         pytest.param(
-            "multi_step",
-            "without_replacement",
-            id="siblings without replacement tested with their parent's q",
-            marks=pytest.mark.slow,
+            "multi_step", "without_replacement", id="siblings without replacement tested with their parent's q"
         ),
-        pytest.param(
-            "k_seq", "without_replacement", id="k-seq on siblings without replacement", marks=pytest.mark.slow
-        ),
+        pytest.param("k_seq", "without_replacement", id="k-seq on siblings without replacement"),
     ],
 )
 def test_a_rule_on_siblings_drawn_otherwise_is_noticed(rule, scheme):
@@ -344,7 +348,9 @@ def distribution(rng, kind: str) -> np.ndarray:
     return weights[kind] / total if total else np.eye(WIDE)[0]
 
 
-@pytest.mark.parametrize("name", verify)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if RULES[name].lossy else ()) for name in verify]
+)
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**31 - 1), p_kind=DISTRIBUTIONS, q_kind=DISTRIBUTIONS, same=st.booleans())
 def test_verdicts_are_paths_to_possible_tokens(name, seed, p_kind, q_kind, same):

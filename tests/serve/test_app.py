@@ -168,6 +168,7 @@ def test_chat_is_a_generators_answer_to_the_messages(client, alone):
     assert chunks[-1].choices[0].finish_reason == expected.finish_reason
 
 
+@pytest.mark.slow
 def test_texts_have_the_format_that_the_client_asks_for(client, post, url):
     """The tokens of the tiny vocabulary spell no braces, so the schema is a list of values."""
     values = ["AB", "CD", 17]

@@ -11,7 +11,6 @@ import venv
 from pathlib import Path
 from typing import Literal
 
-import anthropic
 import httpx
 import openai
 import pytest
@@ -81,6 +80,8 @@ def test_openais_responses(client):
 
 
 def test_anthropics_messages(url):
+    import anthropic  # takes seconds
+
     tool = {"name": "Weather", "input_schema": Weather.model_json_schema()}
     own = dict(model="tiny-python", messages=ASKED, tools=[tool], extra_body=dict(temperature=0), max_tokens=100)
     with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:

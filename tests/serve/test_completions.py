@@ -1,5 +1,7 @@
 """Scores of prompts and the routes about tokens, over HTTP, against plain forwards and the tokenizer."""
 
+import json
+
 import httpx
 import numpy as np
 import openai
@@ -19,7 +21,8 @@ TEXTS = ("def mean(values): return", "héllo wörld")
 def target():
     tokenizer = chat_tokenizer(CHATML)
     eos = tokenizer.convert_tokens_to_ids("<|end|>")
-    model = tiny_model(0, config=TINY.replace(vocab_size=len(tokenizer), eos_token_ids=(eos,)))
+    config = TINY.replace(vocab_size=len(tokenizer), eos_token_ids=(eos,))
+    model = tiny_model(0, config=config, num_layers=1)
     return LanguageModel(model, model.config, tokenizer, "bytes")
 
 
@@ -94,6 +97,15 @@ def test_continuous_usage_counts_the_tokens_so_far(complete):
     assert {chunk.usage.prompt_tokens for chunk in (*chunks, last)} == {3}
     *chunks, last = complete([7, 8, 9], stream_options=dict(include_usage=True), **own)
     assert all(chunk.usage is None for chunk in chunks) and last.usage.completion_tokens == 40
+
+
+def test_texts_have_the_format_that_the_client_asks_for(complete, url):
+    form = {"type": "json_schema", "json_schema": {"name": "one", "schema": {"enum": [123, 456]}}}
+    (choice,) = complete("n", max_tokens=9, extra_body=dict(response_format=form)).choices
+    body = dict(model="bytes", messages=[{"role": "user", "content": "n"}], max_tokens=9, response_format=form)
+    chat = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()["choices"][0]
+    assert json.loads(choice.text) in (123, 456) and json.loads(chat["message"]["content"]) in (123, 456)
+    assert choice.finish_reason == chat["finish_reason"] == "stop"
 
 
 @pytest.mark.parametrize(

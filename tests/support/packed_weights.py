@@ -1,5 +1,6 @@
 """Weights of fewer bits with random numbers, and the same numbers in float64."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,7 +15,7 @@ def random_weight(
     low, high = (-128, 127) if scheme.startswith("int8") else (0, 15) if offsets else (-8, 7)
     q = rng.integers(low, high, (outputs, inputs), np.int8, endpoint=True)
     scales, shifts = (rng.normal(size=(outputs, inputs // group)).astype(np.float32) for _ in range(2))
-    values = jnp.asarray(q) if high == 127 else pack(jnp.asarray(q), group)
+    values = jnp.asarray(q) if high == 127 else jax.jit(pack, static_argnums=1)(q, group)
     weight = Quantised(values, jnp.asarray(scales), scheme, jnp.dtype(dtype), jnp.asarray(shifts) if offsets else None)
     spread = lambda x: np.repeat(np.float64(x), group, 1)
     return weight, q * spread(scales) + spread(shifts) * offsets

@@ -18,6 +18,12 @@ def test_the_generator_is_that_of_the_choice(tmp_path):
     Boosted("tiny-python", "ngram", options={"num_speculative_tokens": 2}).write(tmp_path)
     generator = load_boosted(tmp_path, dtype="float32")
     assert (generator.method, generator.drafter.depth) == ("ngram", 2)
+
+
+@pytest.mark.slow
+def test_the_text_of_the_choice_is_that_of_plain_decoding(tmp_path):
+    Boosted("tiny-python", "ngram", options={"num_speculative_tokens": 2}).write(tmp_path)
+    generator = load_boosted(tmp_path, dtype="float32")
     prompt = "def add(a, b):\n    return a + b\n\ndef add"
     assert generator(prompt, max_new_tokens=12).text == Generator("tiny-python", "none")(prompt, max_new_tokens=12).text
 

@@ -226,6 +226,17 @@ class Slow:
 
 
 @pytest.fixture(scope="module")
+def target():
+    """A model of one layer, which compiles fast."""
+    return language_model(tiny_model(0, num_layers=1), "target")
+
+
+@pytest.fixture(scope="module")
+def draft(target):
+    return language_model(disturbed(target.model), "draft")
+
+
+@pytest.fixture(scope="module")
 def apart(target, draft):
     """A generator whose draft is on a mesh of another device. Its target can be made slow."""
     model = on_mesh(draft.model, make_draft_mesh("cpu", None))

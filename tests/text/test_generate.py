@@ -133,13 +133,15 @@ def test_bad_conversations_are_one_line(generator, arguments, named):
     assert "\n" not in str(error.value)
 
 
-def test_a_generator_takes_its_target_by_name_and_generate_takes_messages(target):
+@pytest.mark.slow
+def test_a_generator_takes_its_target_by_name():
+    assert Generator("tiny-python", "none")(messages=[{"role": "user", "content": "hi"}], max_new_tokens=4).text
+
+
+def test_generate_takes_messages(target, generator):
     messages = [{"role": "user", "content": "hi"}]
-    assert Generator("tiny-python", "none")(messages=messages, max_new_tokens=4).text
     own = dict(messages=messages, method="ngram", max_new_tokens=4)
-    assert (
-        generate(target, **own).token_ids == Generator(target, "ngram")(messages=messages, max_new_tokens=4).token_ids
-    )
+    assert generate(target, **own).token_ids == generator(messages=messages, max_new_tokens=4).token_ids
     target = LanguageModel(target.model, target.config, byte_tokenizer(target.config.vocab_size), "without a template")
     with pytest.raises(RequestError, match="chat template"):
         generate(target, **own)

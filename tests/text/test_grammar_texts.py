@@ -25,7 +25,15 @@ def plain():
     return Generator("tiny-python", "none")
 
 
-@pytest.mark.parametrize("method", [pytest.param(m, marks=() if m == "ngram" else pytest.mark.slow) for m in DRAFTS])
+@pytest.fixture(scope="module")
+def engine(plain):
+    """A started engine, whose programs all tests share."""
+    with Engine(plain.target, "none", slots=2) as engine:
+        yield engine
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", DRAFTS)
 def test_greedy_texts_are_those_of_plain_decoding(method, plain):
     options = dict(json_schema=[SCHEMA, OTHER], max_new_tokens=40)
     drafted = Generator(plain.target, method, DRAFTS[method])(PROMPTS, **options)
@@ -45,15 +53,21 @@ def test_sampled_texts_are_valid_and_a_new_schema_compiles_nothing(plain):
     assert plain("x = ", json_schema={"type": "null"}).text == "null"
 
 
-def test_forced_tokens_save_calls_of_the_target(plain):
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"json_schema": {"const": "a longer text that has no choice"}},
+        pytest.param({"choices": ["def"]}, marks=pytest.mark.slow),
+    ],
+    ids=["grammar", "table"],
+)
+def test_forced_tokens_save_calls_of_the_target(option, plain, engine):
     """The text is that of one call a token, in a generator and in an engine beside a free row."""
-    free = plain("x = ", max_new_tokens=40).text
-    with Engine(plain.target, "none", slots=2) as engine:
-        for option in ({"json_schema": {"const": "a longer text that has no choice"}}, {"choices": ["def"]}):
-            result = plain("x = ", max_new_tokens=40, **option)
-            assert result.stats.target_calls < len(result.token_ids) and result.stats.drafted == 0
-            handles = [engine.submit("x = ", max_new_tokens=40, **one) for one in (option, {})]
-            assert [handle.result().text for handle in handles] == [result.text, free]
+    free = engine.submit("x = ", max_new_tokens=40).result().text
+    result = plain("x = ", max_new_tokens=40, **option)
+    assert result.stats.target_calls < len(result.token_ids) and result.stats.drafted == 0
+    handles = [engine.submit("x = ", max_new_tokens=40, **one) for one in (option, {})]
+    assert [handle.result().text for handle in handles] == [result.text, free]
 
 
 def test_a_length_limit_cuts_the_text(plain):
@@ -61,33 +75,31 @@ def test_a_length_limit_cuts_the_text(plain):
     assert result.finish_reason == "length" and len(result.token_ids) == 3
 
 
-def test_a_row_without_a_possible_token_fails_and_the_others_go_on(plain):
+def test_a_row_without_a_possible_token_fails_and_the_others_go_on(plain, engine):
     """The end comes before min_new_tokens; and a parser that breaks down in the midst of a text."""
     with pytest.raises(NumericsError, match="no token is possible for prompt 1"):
         plain(PROMPTS, json_schema=[SCHEMA, {"const": 1}], min_new_tokens=[0, 30], max_new_tokens=60)
-    with Engine(plain.target, "none", slots=2) as engine:
-        bad = engine.submit("x = ", json_schema={"const": 1}, min_new_tokens=30, max_new_tokens=60)
-        good = engine.submit("x = ", json_schema=SCHEMA, max_new_tokens=60)
-        with pytest.raises(NumericsError, match="no token is possible"):
-            bad.result()
-        assert good.result().text == plain("x = ", json_schema=SCHEMA, max_new_tokens=60).text
-        broken = engine.submit("x = ", grammar='start: "ab" /[a-z]{40}/', max_new_tokens=60)
-        broken.constraint._grammar.start.consume_token(17)  # every copy is then in error
-        with pytest.raises(NumericsError, match="grammar allows no token for prompt 0"):
-            broken.result()
+    bad = engine.submit("x = ", json_schema={"const": 1}, min_new_tokens=30, max_new_tokens=60)
+    good = engine.submit("x = ", json_schema=SCHEMA, max_new_tokens=60)
+    with pytest.raises(NumericsError, match="no token is possible"):
+        bad.result()
+    assert good.result().text == plain("x = ", json_schema=SCHEMA, max_new_tokens=60).text
+    broken = engine.submit("x = ", grammar='start: "ab" /[a-z]{40}/', max_new_tokens=60)
+    broken.constraint._grammar.start.consume_token(17)  # every copy is then in error
+    with pytest.raises(NumericsError, match="grammar allows no token for prompt 0"):
+        broken.result()
 
 
-def test_two_threads_and_an_engine_ask_the_host_at_once(plain):
+def test_two_threads_and_an_engine_ask_the_host_at_once(plain, engine):
     """Calls of the host from several programs at once do not wait for one another."""
     wanted = plain("x = ", json_schema=SCHEMA, max_new_tokens=60).text
     found = []
     call = lambda: found.extend(plain("x = ", json_schema=SCHEMA, max_new_tokens=60).text for _ in range(8))
     threads = [threading.Thread(target=call, daemon=True) for _ in range(3)]
-    with Engine(plain.target, "none", slots=2) as engine:
-        for thread in threads:
-            thread.start()
-        handles = [engine.submit("x = ", json_schema=SCHEMA, max_new_tokens=60) for _ in range(8)]
-        found += [handle.result().text for handle in handles]
+    for thread in threads:
+        thread.start()
+    handles = [engine.submit("x = ", json_schema=SCHEMA, max_new_tokens=60) for _ in range(8)]
+    found += [handle.result().text for handle in handles]
     for thread in threads:
         thread.join(120)
         assert not thread.is_alive()

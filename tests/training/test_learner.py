@@ -56,7 +56,8 @@ def test_expected_lengths_are_those_of_rounds(engine, target):
     right = 1 + np.mean([count for end, count in accepted if end >= len(PROMPTS[0])])
     learnt = np.zeros((2, LENGTH + 2), bool)
     learnt[:, len(PROMPTS[0]) :] = True  # the tokens before are the prompt's, and not greedy
-    found = expected_length(engine.generator.draft.module, target.model, windows, learnt, STEPS)
+    measure = jax.jit(lambda head, model: expected_length(head, model, windows, learnt, STEPS))
+    found = measure(engine.generator.draft.module, target.model)
     assert right > 1
     np.testing.assert_allclose(found, right, rtol=1e-6)
 

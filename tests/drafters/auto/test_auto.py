@@ -452,7 +452,8 @@ TREE_ARMS = Arm(0), Arm(2), Arm(3, True), Arm(3, True, 7, 2)
 LONG_SIZES = dict(capacity=128, chunk=32)
 
 
-@pytest.mark.parametrize("kind", ["model", pytest.param("head", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["model", "head"])
 def test_a_draft_that_has_rested_grows_the_tree_of_one_that_reads_the_text_anew(kind):
     """After rounds of other arms, its trees are those of dynamic_tree, and of eagle3 for a head."""
     of_tree = dict(tree_nodes=7, tree_depth=3, tree_top_k=2)
@@ -521,6 +522,7 @@ def test_the_rates_are_the_means_of_the_tests_and_of_a_first_guess():
     np.testing.assert_allclose(tree.tested[1, [CHAIN, TREE]], [3.8, 2], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_tree_that_emits_little_loses_value():
     """A tree and a chain have a rate each."""
     auto = Auto(arms=TREE_ARMS)

@@ -86,7 +86,7 @@ def test_kernels_of_floats_fit_the_registers(system, name):
         assert spills(assembly.splitlines()) <= 0.02 * assembly.count("\n")
 
 
-@pytest.mark.parametrize("system, name", [PROCESSORS[0], PROCESSORS[-1]])
+@pytest.mark.parametrize("system, name", [pytest.param(*PROCESSORS[0], marks=pytest.mark.slow), PROCESSORS[-1]])
 def test_attention_keeps_most_of_its_sums_in_registers(system, name):
     assembly = compile_for(system, name, attention_llvm.node_attention, 64, 3, False, None)
     assert calls(assembly) == {"malloc", "free"}

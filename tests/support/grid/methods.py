@@ -78,7 +78,7 @@ OTHER_CLASSES = {
     "mamba": ("draft_model", "tree"),
     "states": ("draft_model", "tree"),
 }
-"""The methods with a target of each class, trees and chains. The first tier runs the first."""
+"""The methods with a target of each class, trees and chains."""
 
 
 @dataclasses.dataclass(frozen=True)

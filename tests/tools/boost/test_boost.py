@@ -115,6 +115,7 @@ def test_the_command_line_generates_with_a_boost(boosted, capsys):
     assert json.loads(capsys.readouterr().out)["text"]
 
 
+@pytest.mark.slow
 def test_accepted_drafts_by_teacher_forcing():
     """The counters of greedy rounds are those of drafts that the draft model writes after each round's text."""
     target, draft = (load(name, dtype="float32") for name in ("tiny-python", "tiny-python-draft"))
@@ -190,6 +191,7 @@ def test_a_boost_beside_a_draft_is_refused(capsys):
     assert "--boost chooses the draft" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_importing_the_command_loads_no_trainer():
     code = "import sys, specjax.cli.boost; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

@@ -27,23 +27,27 @@ def engine(writer) -> Engine:
     return Engine(writer, "none", slots=4, capacity=128)
 
 
-def test_results_come_in_order_and_are_those_of_a_generator(target):
+@pytest.fixture(scope="module")
+def narrow_engine(target) -> Engine:
+    return Engine(target, "none", slots=2, capacity=64)
+
+
+def test_results_come_in_order_and_are_those_of_a_generator(target, narrow_engine):
     prompts = [[5 + i, 7] for i in range(9)]
     lengths = [12, 2, 9, 1, 3, 2, 2, 11, 1]
     requests = [dict(prompt=p, max_new_tokens=n, ignore_eos=True) for p, n in zip(prompts, lengths)]
-    results = list(write_in_order(Engine(target, "none", slots=2, capacity=64), requests))
+    results = list(write_in_order(narrow_engine, requests))
     plain = Generator(target, "none")
     expected = [plain(p, max_new_tokens=n, ignore_eos=True).token_ids for p, n in zip(prompts, lengths)]
     assert [result.token_ids for result in results] == expected
 
 
-def test_a_caller_that_stops_early_leaves_an_idle_engine(target):
-    engine = Engine(target, "none", slots=2, capacity=64)
+def test_a_caller_that_stops_early_leaves_an_idle_engine(narrow_engine):
     endless = (dict(prompt=[3, i % 50], max_new_tokens=4, ignore_eos=True) for i in range(10**9))
-    texts = write_in_order(engine, endless)
+    texts = write_in_order(narrow_engine, endless)
     assert len([next(texts) for _ in range(3)]) == 3
     texts.close()
-    assert not engine.has_work
+    assert not narrow_engine.has_work
 
 
 def test_questions_continue_the_users_turn(writer, engine, monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specjax import Generator, load, load_drafter
+from specjax import Generator, load
 from specjax.tools.boost.candidates import CANDIDATES
 from specjax.tools.boost.contest import MOST_DRAFTED, Measured
 from specjax.tools.boost.tuning import _SUREST, _TESTED, _shapes, best_first, measure_rates
@@ -10,7 +10,10 @@ from specjax.tools.boost.tuning import _SUREST, _TESTED, _shapes, best_first, me
 DRAFTS = {"draft": "tiny-python-draft"} | {name: f"tiny-python-{name}" for name in ("eagle3", "mtp", "medusa", "block")}
 
 
-@pytest.mark.parametrize("name", CANDIDATES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name == "quantized_self" else ()) for name in CANDIDATES],
+)
 def test_every_choice_is_a_method_with_its_options(name):
     target, different = load("tiny-python", dtype="float32"), []
     for length in (0, MOST_DRAFTED):
@@ -28,16 +31,15 @@ def test_auto_is_preferred_where_it_is_nearly_the_fastest(auto, first):
     assert ordered[0]["method"] == first and ordered[-1]["method"] == "ngram"
 
 
-def test_rates_are_those_of_teacher_forcing():
+def test_rates_are_those_of_teacher_forcing(target, draft):
     """Greedy chains are followed token by token. A draft that is the target itself is always right when greedy."""
-    target, draft = load("tiny-python", dtype="float32"), load_drafter("tiny-python-draft", load("tiny-python"))
-    prompt, tokens = target.tokenizer.encode("def main():"), 24
-    text = Generator(target, "none")(prompt, max_new_tokens=tokens).token_ids
+    prompt, tokens = [5, 6, 7, 8, 9], 24
+    text = Generator(target, "none")(prompt, max_new_tokens=tokens, ignore_eos=True).token_ids
     writer = Generator(draft, "none", capacity=len(prompt) + 2 * tokens)
     accepted = tested = done = 0
     while done < tokens - 1:
         done += 1  # the prefill's token, and then each round's own
-        drafted = writer(prompt + text[:done], max_new_tokens=_TESTED).token_ids
+        drafted = writer(prompt + text[:done], max_new_tokens=_TESTED, ignore_eos=True).token_ids
         for ours, theirs in zip(drafted, text[done:]):
             tested += 1
             if ours != theirs:

@@ -192,7 +192,7 @@ def test_a_text_that_the_draft_never_saw_is_named():
     """The draft is the target without the embeddings of words that the other texts do not use."""
     words = "whale garden winter soldier letter river market children village morning".split()
     prose = [
-        as_text(TARGET.tokenizer.encode(" ".join(np.random.default_rng(i).choice(words, 30)))[:60]) for i in range(4)
+        as_text(TARGET.tokenizer.encode(" ".join(np.random.default_rng(i).choice(words, 60)))[:120]) for i in range(4)
     ]
     known = {token for text in CODE for token in (*text.prompt_token_ids, *text.token_ids)}
     strange = np.array(sorted({token for text in prose for token in text.prompt_token_ids} - known))

@@ -84,7 +84,12 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize("change", ALONE)
+FURTHER = ("an old group of two over two key heads", "qwen2", "float16 and vocabulary")  # each is near another one
+
+
+@pytest.mark.parametrize(
+    "change", [pytest.param(change, marks=pytest.mark.slow if change in FURTHER else ()) for change in ALONE]
+)
 def test_each_change_of_the_shape(change, tmp_path):
     small, dtype = tiny_model(tie_embeddings=True), ALONE[change].get("dtype", "float32")
     grown = grow(small, tmp_path / "grown", **ALONE[change])

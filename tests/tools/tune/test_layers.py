@@ -77,7 +77,14 @@ def test_the_best_exit_is_where_the_layers_begin_to_do_nothing(target):
     assert {2, 3} <= {*best.skip.attention} and {2, 3} <= {*best.skip.mlp} and best.speedup >= found[0].speedup
 
 
-@pytest.mark.parametrize("mixer", [DeltaRuleConfig(1, 2, 4, 4, 3), Mamba2Config(2, 4, 1, 4, 3), ShortConvConfig(8, 3)])
+@pytest.mark.parametrize(
+    "mixer",
+    [
+        pytest.param(DeltaRuleConfig(1, 2, 4, 4, 3), marks=pytest.mark.slow),
+        pytest.param(Mamba2Config(2, 4, 1, 4, 3), marks=pytest.mark.slow),
+        ShortConvConfig(8, 3),
+    ],
+)
 def test_a_recurrent_layer_that_is_left_out_adds_nothing(mixer):
     whole, idle = (tiny_model(0, 6.0, num_layers=2, mixers=(None, mixer)) for _ in range(2))
     idle.layers[1].mixer.out_proj[...] *= 0
