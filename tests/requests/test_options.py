@@ -313,8 +313,7 @@ def test_bad_processors_are_named(processor, named, generators):
         Generator(generators["none"].target, processors=[processor])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["none", "ngram"])
+@pytest.mark.parametrize("method", ["none", pytest.param("ngram", marks=pytest.mark.slow)])
 def test_options_that_leave_no_token_stop_with_one_line(method, generators):
     target = generators["none"].target
     nothing = lambda logits, context: jnp.where(context.generated[..., None] >= 3, -jnp.inf, logits)
