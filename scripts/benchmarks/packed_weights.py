@@ -50,8 +50,7 @@ FOLLOWS = """
 - A round of up to four nodes costs little more than one, so drafts of a few tokens pay.
 - Greedy texts of methods are those of plain decoding. `stored:exact` has the perplexity of float32.
 - `int4` rounds the numbers of a packed file again, which costs a small model much. `stored` does not.
-- A load keeps 40 to 70 MB beside the weights, for the tokenizer and programs. So a larger model has a smaller peak: 491 M
-  parameters in `int4` need 1.38 times their 345 MB.
+- A load keeps some tens of megabytes for the tokenizer and programs, whatever the model. They weigh most beside few bits.
 """
 
 

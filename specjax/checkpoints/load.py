@@ -107,7 +107,9 @@ def load(
     adapter_directory = None if adapter is None else find(adapter)
     own = adapter_directory or directory
     try:
-        placement.split(read_config(directory))  # its errors come before the tokenizer's
+        # The weights use the memory that reading the tokenizer leaves. Errors of the configuration
+        # come before both.
+        placement.split(read_config(directory))
         tokenizer = _read_tokenizer(own if any((own / file).exists() for file in _TOKENIZERS) else directory)
         model = load_model(directory, placement, adapter_directory)
     except (CheckpointError, ConfigError):

@@ -36,7 +36,8 @@ class Engine(StepThread):
 
     ``step`` drives the device. Handles call it, unless ``start`` has started a thread that does. A
     ``with`` block starts the thread, and waits at its end for all requests. The thread launches
-    rounds before it hands out the tokens of those before, so that the device never waits for it.
+    the next rounds before it hands out the tokens of the last ones, so that the device need not
+    wait.
 
     Args:
       target, method, draft, rule, processors: as in ``Generator``. Models on the mesh of several

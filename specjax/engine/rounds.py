@@ -70,10 +70,10 @@ class Rounds:
     def _launch(self) -> Flight | None:
         """Launches the next rounds of the rows in slots, if there are any."""
         rounds = self._pace.rounds
-        ahead = rounds + (self._flying.launch.rounds if self._flying else 0)
-        if not self._memory.has_room(self._scheduler.rows, ahead):
+        unread = rounds + (self._flying.launch.rounds if self._flying else 0)
+        if not self._memory.has_room(self._scheduler.rows, unread):
             self.hand_out()  # a row that loses its memory must have all of its tokens
-        self._memory.make_room(self._scheduler, ahead)
+        self._memory.make_room(self._scheduler, unread)
         rows = self._scheduler.rows
         if not rows:
             return None
@@ -106,13 +106,13 @@ class Rounds:
         is_over = stop is not None or bool(results.done)
         if is_over and not results.failed:
             self._memory.keep(row, tokens)
-        outcome = take_result(row, self._programs, self._generator, stop is not None) if is_over else None
+        outcome = _take_result(row, self._programs, self._generator, stop is not None) if is_over else None
         row.handle.add(tokens[:stop], row.rounds, results.logprobs, outcome)
         if is_over:
             self._scheduler.free(row)
 
 
-def take_result(row: Row, programs: Programs, generator: Generator, stopped: bool) -> Result | NumericsError:
+def _take_result(row: Row, programs: Programs, generator: Generator, stopped: bool) -> Result | NumericsError:
     """The end of a request after its last round.
 
     Its slot is then empty. ``stopped``: a stop string ended it.

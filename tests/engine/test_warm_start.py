@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from support.engine import count_waits, facts
-from support.models import disturbed, language_model, tiny_model
+from support.one_layer import draft, target
 from support.program import count_compilations
 
 from specjax import Engine, Generator
@@ -20,17 +20,6 @@ METHODS = {"draft_model": False, "ngram": True, "auto": True}
 
 
 AUTO = pytest.param("auto", marks=pytest.mark.slow)
-
-
-@pytest.fixture(scope="module")
-def target():
-    """A model of one layer, which compiles fast."""
-    return language_model(tiny_model(num_layers=1), "target")
-
-
-@pytest.fixture(scope="module")
-def draft(target):
-    return language_model(disturbed(target.model), "draft")
 
 
 def without_grammars(warm: WarmStart) -> None:

@@ -14,8 +14,9 @@ import test_tpu_compiler
 from flax import nnx
 from support.loops import SHARES, STRUCTURES, make_drafters
 from support.models import TINY, disturbed, language_model, random_head, random_prompts, tiny_model
+from support.one_layer import draft, target
 from support.program import make_blank_requests
-from test_gpu_compiler import gpu  # noqa: F401, the fixture of a device that exists only for its compiler
+from test_gpu_compiler import gpu  # the fixture of a device that exists only for its compiler
 from test_tpu_compiler import WIDE
 
 from specjax import Generator, RequestError, load, make_mesh, make_requests, save
@@ -223,17 +224,6 @@ class Slow:
             return out
         product = lambda _, x: jnp.tanh(x @ x)
         return out.replace(hidden=out.hidden + jax.lax.fori_loop(0, self.steps, product, jnp.zeros((256, 256)))[0, 0])
-
-
-@pytest.fixture(scope="module")
-def target():
-    """A model of one layer, which compiles fast."""
-    return language_model(tiny_model(0, num_layers=1), "target")
-
-
-@pytest.fixture(scope="module")
-def draft(target):
-    return language_model(disturbed(target.model), "draft")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.models import disturbed, language_model, tiny_model
+from support.models import disturbed
+from support.one_layer import draft, target
 from support.reference import continue_greedily
 
 from specjax import Engine, Generator, RequestError
@@ -22,17 +23,6 @@ from specjax.text.session import Decoding, Session
 from specjax.tools.tune import auto
 
 PROMPTS = [[5, 6, 7, 5, 6, 7, 5, 6], [9, 8, 3]]
-
-
-@pytest.fixture(scope="module")
-def target():
-    """A model of one layer, which compiles fast."""
-    return language_model(tiny_model(num_layers=1), "target")
-
-
-@pytest.fixture(scope="module")
-def draft(target):
-    return language_model(disturbed(target.model), "draft")
 
 
 @pytest.fixture(scope="module")
