@@ -68,9 +68,14 @@ class Rounds:
         self._flying = None
 
     def _launch(self) -> Flight | None:
-        """Launches the next rounds of the rows in slots, if there are any."""
-        rounds = self._pace.rounds
-        unread = rounds + (self._flying.launch.rounds if self._flying else 0)
+        """Launches the next rounds of the rows in slots, if there are any.
+
+        A row begins with few rounds, so that its first tokens do not wait for more.
+        """
+        flying = self._flying
+        begins = any(not row.rounds and (not flying or row not in flying.rows) for row in self._scheduler.rows)
+        rounds = self._pace.least_rounds if begins else self._pace.rounds
+        unread = rounds + (flying.launch.rounds if flying else 0)
         if not self._memory.has_room(self._scheduler.rows, unread):
             self.hand_out()  # a row that loses its memory must have all of its tokens
         self._memory.make_room(self._scheduler, unread)

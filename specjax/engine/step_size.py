@@ -3,9 +3,11 @@
 _WEIGHT = 0.2
 """The weight of the newest time in a running average."""
 
-
 _SECONDS = 0.02
 """The time of a step's rounds."""
+
+_PAUSE = 0.1
+"""The time for which texts may stop in each step. A longer pause is seen."""
 
 
 class StepSize:
@@ -17,13 +19,12 @@ class StepSize:
     ``most_rounds``. So the fixed cost of a call of the device counts little, and nobody sees that
     tokens come together.
 
-    While rows run, the chunks of a step take at most ``ratio`` times the time of its rounds, by
-    running averages, or more where ``share`` says so. So the time between two of their tokens grows
-    by at most ``1 + ratio``. The size begins at ``least``. It is halved when its time is above this
-    bound, and doubled when twice its time is not, because twice the tokens take at most twice the
-    time. The bound moves with the rounds of a step, so the size is compared with it before each
-    chunk. Without running rows it is ``most``. If ``least`` is ``most``, all chunks have this size,
-    and a step has one.
+    While rows run, the chunks of a step take at most ``pause`` seconds or ``ratio`` times the time
+    of its rounds, the larger of both, by running averages, or more where ``share`` says so. The
+    size begins at ``least``. It is halved when its time is above this bound, and doubled when twice
+    its time is not, because twice the tokens take at most twice the time. The bound moves with the
+    rounds of a step, so the size is compared with it before each chunk. Without running rows it is
+    ``most``. If ``least`` is ``most``, all chunks have this size, and a step has one.
     """
 
     def __init__(
@@ -33,11 +34,13 @@ class StepSize:
         least_rounds: int = 1,
         most_rounds: int = 1,
         ratio: float = 0.9,
+        pause: float = _PAUSE,
     ):
         self._least = least
         self._most = most
         self._ratio = self._share = ratio
-        self._least_rounds = least_rounds
+        self._pause = pause
+        self.least_rounds = least_rounds
         self._most_rounds = most_rounds
         self._size = least
         self._round = None
@@ -46,8 +49,8 @@ class StepSize:
     @property
     def rounds(self) -> int:
         """The rounds of the next step."""
-        nearest = self._least_rounds if self._round is None else round(_SECONDS / self._round)
-        return min(max(nearest, self._least_rounds), self._most_rounds)
+        nearest = self.least_rounds if self._round is None else round(_SECONDS / self._round)
+        return min(max(nearest, self.least_rounds), self._most_rounds)
 
     def share(self, unread: int, running: int) -> None:
         """Shares the time of a step among ``unread`` requests with slots and ``running`` rows.
@@ -89,7 +92,7 @@ class StepSize:
     @property
     def _bound(self) -> float:
         """The most seconds of the chunks of a step."""
-        return self._share * self.rounds * (self._round or 0)
+        return max(self._share * self.rounds * (self._round or 0), self._pause)
 
 
 def _average(before: float | None, new: float) -> float:

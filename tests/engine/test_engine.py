@@ -156,6 +156,7 @@ def test_a_long_prompt_is_read_between_rounds_of_the_others(engine, alone):
 
 def test_a_step_fills_all_free_slots_if_running_rows_may_wait(target, alone):
     engine, options = Engine(target, **SETTING, slots=3), dict(max_new_tokens=12, ignore_eos=True)
+    engine._pace._pause = 0
     for seconds, read in ((1e3, 3), (1e-9, 1)):
         engine._pace._round = seconds
         handles = [engine.submit(prompt, **options) for prompt in PROMPTS[:4]]

@@ -48,6 +48,19 @@ def test_rounds_are_launched_before_the_results_of_the_last_ones(engine, started
     assert engine._rounds._flying is None
 
 
+def test_a_row_begins_with_one_round(target, monkeypatch):
+    """Steps have three rounds by the clock, but for those in which a row begins."""
+    engine, rounds = Engine(target, "none", slots=1, capacity=256), []
+    launch = engine.programs.launch
+    monkeypatch.setattr(engine.programs, "launch", lambda count, *given: rounds.append(count) or launch(count, *given))
+    monkeypatch.setattr(engine._pace, "add_rounds", lambda count, seconds: setattr(engine._pace, "_round", 0.007))
+    with engine:
+        for _ in range(2):
+            rounds.clear()
+            engine.submit(PROMPTS[0], max_new_tokens=40, ignore_eos=True).result()
+            assert rounds[0] == 1 and set(rounds[2:]) == {3}
+
+
 def test_a_row_that_has_ended_drops_the_tokens_of_later_rounds(engine, started, alone, monkeypatch):
     """A stop string and a cancellation end rows that the device still decodes. Each row leaves its slot once."""
     left, release = [], engine.programs.release

@@ -50,7 +50,7 @@ def test_many_unread_requests_get_as_much_more_of_a_step_than_few_rows():
 
 def test_the_size_shrinks_before_the_first_chunk_beside_fewer_rounds():
     """A chunk of 64 tokens takes 17 ms, beside three rounds of 7.5 ms and then two of 8.3."""
-    pace = StepSize(16, 128, 1, 8)
+    pace = StepSize(16, 128, 1, 8, pause=0)
     for _ in range(30):
         pace.add_rounds(pace.rounds, pace.rounds * 0.0075)
         pace.add_chunk(pace.size(running=True), pace.size(running=True) * 0.017 / 64)
@@ -85,16 +85,26 @@ def test_a_step_has_the_rounds_that_come_nearest_to_20_ms(seconds, rounds):
 def test_a_chunk_is_compared_with_all_rounds_of_a_step():
     """A round of 5 ms: four fit a step. A chunk of 64 tokens takes 35 ms, which is within twice their 20 ms."""
     for most_rounds, size in ((8, 64), (1, 16)):
-        pace = StepSize(16, 128, 1, most_rounds, ratio=2.0)
+        pace = StepSize(16, 128, 1, most_rounds, ratio=2.0, pause=0)
         for _ in range(30):
             pace.add_rounds(pace.rounds, pace.rounds * 0.005)
             pace.add_chunk(pace.size(running=True), pace.size(running=True) * 0.035 / 64)
         assert pace.size(running=True) == size
 
 
+def test_running_rows_may_always_wait_a_tenth_of_a_second():
+    """A round of 5 ms: a chunk of 64 tokens takes 60 ms, and two of 32 tokens take as long."""
+    pace = StepSize(16, 128, 1, 8)
+    for _ in range(30):
+        pace.add_rounds(pace.rounds, pace.rounds * 0.005)
+        pace.add_chunk(pace.size(running=True), pace.size(running=True) * 0.06 / 64)
+    assert pace.size(running=True) == 64
+    assert pace.has_room(1, 0.03) and pace.has_room(2, 0.06) and not pace.has_room(3, 0.09)
+
+
 def test_a_step_reads_short_prompts_as_long_as_rows_may_wait():
     """Four rounds of 5 ms: running rows wait 18 ms, for three chunks of 5.9 ms, two of 8.9 ms, or one of any time."""
-    pace = StepSize(16, 128, 1, 8)
+    pace = StepSize(16, 128, 1, 8, pause=0)
     assert not pace.has_room(1, 0.001)  # no round has been timed
     pace.add_rounds(4, 0.020)
     for seconds, most in ((0.0059, 3), (0.0089, 2), (0.0095, 1), (0.5, 1)):
