@@ -30,7 +30,7 @@ from specjax.cli.parser import integer
 from specjax.drafters import DraftModel, PartialCache, PartialCascade, Plain
 from specjax.parallel import make_mesh
 from specjax.rules.acceptance import resolve
-from specjax.text.session import cache_dtype
+from specjax.text.cache_dtype import cache_dtype
 from specjax.tools.evaluate import held_out_prompts
 from specjax.tools.evaluate.report import markdown_table
 from specjax.tools.plan.devices import DEVICES, compile_only, parse_device

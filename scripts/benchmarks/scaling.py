@@ -21,7 +21,7 @@ from page import Result, arguments, measured, section
 import specjax
 from specjax.cli.parser import integer
 from specjax.core.tree import Topology
-from specjax.text.session import cache_dtype
+from specjax.text.cache_dtype import cache_dtype
 from specjax.tools.evaluate import compare, held_out_prompts, machine
 from specjax.tools.evaluate.report import markdown_table
 from specjax.tools.tune.cost import measure
@@ -120,7 +120,7 @@ def point(target, draft, args: argparse.Namespace, report: dict, batch: int, con
 
 def roofline(target, limits: dict, batch: int, context: int, nodes: int) -> float:
     """The least seconds of a forward: its weights and keys are read once, and its products computed."""
-    config, width = target.config, jnp.dtype(cache_dtype(target)).itemsize
+    config, width = target.config, cache_dtype(target).itemsize
     weights = jax.tree.leaves(target.model)
     keys = 2 * config.num_layers * config.num_kv_heads * config.head_dim * context * batch
     operations = 2 * sum(leaf.size for leaf in weights) * nodes * batch

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..checkpoints.placement import STORED
-from ..core.eight_bits import KV_SCHEMES
+from ..core.stored_rows import KV_SCHEMES
 from ..drafters import METHODS
 from ..errors import RequestError
 from ..models.quantised_weights import SCHEMES

@@ -13,6 +13,7 @@ from flax import struct
 from jax import lax
 
 from .recurrence import State
+from .stored_rows import finite_bits
 
 
 class Blocks(struct.PyTreeNode):
@@ -88,6 +89,8 @@ def _finite(rows: jax.Array, dtype) -> jax.Array:
     The row of the batch that has such numbers fails anyway, and others may get its blocks.
     """
     rows = rows.astype(dtype)
+    if dtype == jnp.uint16:
+        return finite_bits(rows)
     return jnp.where(jnp.isfinite(rows), rows, 0) if jnp.issubdtype(dtype, jnp.floating) else rows
 
 

@@ -5,7 +5,7 @@ never writes it. It returns the keys and values of the nodes that it scored. Aft
 ``commit`` writes the keys and values of the accepted path into the cache of each layer. Positions
 from ``length`` on are void: attention masks them, and later writes overwrite them.
 
-Keys and values may have eight bits, see ``eight_bits``, and lie in blocks, see ``blocks``.
+Keys and values may have eight bits, see ``stored_rows``, and lie in blocks, see ``blocks``.
 
 A layer that reads tokens one after another has a state instead, see ``recurrence``. ``commit``
 advances the state along the accepted path.
@@ -22,8 +22,8 @@ from ..errors import RequestError
 from ..kernels.gpu import cache_write
 from ..parallel import each_part_of_rows, split_rows
 from .blocks import Blocks, is_blocks, map_arrays, pools_and_tables, with_tables_of, without_writes
-from .eight_bits import EightBitRows, EightBits, blank
 from .recurrence import State
+from .stored_rows import EightBitRows, EightBits, HalfRows, Halves, blank
 
 POSITIONS = 2
 """The axis of positions in every array of keys or values, [B, K, positions, D]."""
@@ -33,7 +33,7 @@ class KVCache(struct.PyTreeNode):
     """Keys and values of the committed tokens.
 
     Attributes:
-      layers: for each layer its arrays [B, K, T, D], ``EightBitRows`` or ``Blocks``, in attention a
+      layers: for each layer its arrays [B, K, T, D], or what stands in their place, in attention a
         pair, or its ``recurrence.State``. A layer that reads the arrays of another layer has none.
       length: int32 [B], committed tokens of each row.
       omitted: int32 [B], committed tokens whose keys and values the cache does not hold; None for
@@ -66,11 +66,14 @@ class KVCache(struct.PyTreeNode):
 
     @property
     def dtype(self):
-        """The dtype of keys and values, or ``EightBits``; float32 for a cache of states alone."""
+        """The dtype of keys and values, ``EightBits`` or ``Halves``.
+
+        It is float32 for a cache of states alone.
+        """
         return jnp.dtype(jnp.float32) if self._first is None else self._first.dtype
 
     @property
-    def _first(self) -> jax.Array | EightBitRows | Blocks | None:
+    def _first(self) -> jax.Array | EightBitRows | HalfRows | Blocks | None:
         """The first array [B, K, T, D]; None in a cache of states alone."""
         return next((layer[0] for layer in self.layers if layer and not isinstance(layer, State)), None)
 
@@ -146,7 +149,7 @@ def empty(config, batch: int, capacity: int, dtype) -> KVCache:
     Args:
       config: the model's configuration. Its ``empty_layers`` makes the arrays and states; without
         it, ``num_layers``, ``num_kv_heads`` and ``head_dim`` give the shapes of arrays.
-      dtype: a dtype, or ``EightBits``.
+      dtype: a dtype, ``EightBits`` or ``Halves``.
       capacity: positions of each row. Leave room for one path beyond the last token. Without that
         room ``dynamic_update_slice`` moves the write back and overwrites the newest tokens.
     """
@@ -187,7 +190,7 @@ def commit(cache: KVCache, rows: tuple, path: jax.Array | None, length: jax.Arra
     targets = arrays(cache.layers)
     by_slices = partial(_write_path, write=_write_row_by_row)
     at_once = partial(_write_path, write=_write_at_once)
-    in_kernel = cache_write.are_usable() and not isinstance(cache.dtype, EightBits)
+    in_kernel = cache_write.are_usable() and not isinstance(cache.dtype, EightBits | Halves)
     cuda = (_write_blocks_in_kernel if in_blocks else cache_write.write_path) if in_kernel else at_once
     layers = lax.platform_dependent(
         *(without_writes(targets, valid), arrays(rows), path, start), cuda=cuda, rocm=at_once, default=by_slices

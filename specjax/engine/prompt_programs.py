@@ -10,7 +10,8 @@ import numpy as np
 
 from ..core.state import Requests
 from ..loop.prefill import Filled
-from ..text.session import Session, cache_dtype
+from ..text.cache_dtype import cache_dtype
+from ..text.session import Session
 from . import prefix_blocks, slots
 from .compiled_calls import CompiledCalls
 from .pools import block_shapes, on_pools

@@ -17,10 +17,10 @@ from jax import lax
 
 from ..core.blocks import is_blocks, map_arrays, without_arrays
 from ..core.cache import KVCache, is_cache, without_keys
-from ..core.eight_bits import full_dtype
 from ..core.logit_adjustments import RowConstraints
 from ..core.logprobs import Logprobs
 from ..core.state import DecodeState, Requests
+from ..core.stored_rows import full_dtype
 from ..errors import RequestError
 from ..loop import decode
 from ..loop.drafter import Drafter

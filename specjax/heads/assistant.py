@@ -19,7 +19,7 @@ from flax import nnx
 from jax import lax
 
 from ..core.cache import KVCache
-from ..core.eight_bits import full_dtype
+from ..core.stored_rows import full_dtype
 from ..errors import ConfigError, RequestError
 from ..models.config import ModelConfig
 from ..models.decoder import Decoder

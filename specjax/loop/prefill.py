@@ -10,7 +10,6 @@ import numpy as np
 from jax import lax
 
 from ..core.cache import KVCache, commit, empty
-from ..core.eight_bits import EightBits, full_dtype
 from ..core.feature_record import FeatureRecording
 from ..core.logprobs import empty_logprobs
 from ..core.round_record import Recording
@@ -18,6 +17,7 @@ from ..core.sampling import KEYS, random_keys, sampling_params
 from ..core.settings import own_settings
 from ..core.state import DecodeState, Requests
 from ..core.stats import Counters
+from ..core.stored_rows import EightBits, Halves, full_dtype
 from ..errors import RequestError
 from ..models.base import Model, Output, Sizes
 from ..models.decoder import Decoder
@@ -99,7 +99,7 @@ def prefill(
     requests: Requests,
     *,
     drafter: Drafter,
-    dtype: jax.typing.DTypeLike | EightBits = "float32",
+    dtype: jax.typing.DTypeLike | EightBits | Halves = "float32",
     chunk: int | None = None,
     logprobs: int | None = None,
     recording: Recording | FeatureRecording | None = None,
@@ -110,8 +110,8 @@ def prefill(
 
     Args:
       draft: the result of ``drafter.parameters``.
-      dtype: the type of keys and values in the caches; with ``EightBits`` only the target's cache
-        has eight bits.
+      dtype: the type of keys and values in the caches; ``EightBits`` and ``Halves`` are for
+        the target's cache alone.
       chunk: tokens that one forward reads; it must divide the capacity. By default at most 256.
       logprobs: the number of likeliest tokens to record at each place. 0 records the emitted token
         alone, None records nothing. See ``Logprobs``.
@@ -143,7 +143,7 @@ def begin_decoding(
     filled: "Filled",
     *,
     drafter: Drafter,
-    dtype: jax.typing.DTypeLike | EightBits,
+    dtype: jax.typing.DTypeLike | EightBits | Halves,
     chunk: int,
     logprobs: int | None = None,
     recording: Recording | FeatureRecording | None = None,

@@ -14,7 +14,7 @@ from flax import struct
 from jax import lax
 
 from ..core.blocks import is_blocks
-from ..core.eight_bits import EightBits, full_dtype, store
+from ..core.stored_rows import EightBits, HalfRows, Halves, full_dtype, store
 from ..kernels.cpu import attention as cpu_kernel
 from ..kernels.gpu import attention as attention_kernel
 from ..kernels.gpu import cache_write
@@ -93,7 +93,7 @@ def rotate_and_attend(
 
     operands = qkv, angles, past, length, rows, mask, positions
     plain = all(value is None for value in added.values())
-    usable = cache_write.are_usable() and plain and not isinstance(dtype, EightBits)
+    usable = cache_write.are_usable() and plain and not isinstance(dtype, EightBits | Halves)
     if isinstance(mask, Seen) or not (usable and attention_kernel.fits(qkv, past, scores)):
         return by_products(*operands)
 
@@ -160,16 +160,22 @@ def attend(
     in_parts = partial(_attend_in_parts, scores=scores, bias=bias)
     operands = q, past, length, rows, mask, positions, sinks
     dense = rows is not None and isinstance(mask, jax.Array) and sinks is None and bias is None
-    if past is None or not dense or not cpu_kernel.fits(q, past[0], scores):
+    if past is None or not dense or not cpu_kernel.fits(q, _arrays(past)[0], scores):
         return in_parts(*operands)
 
     def in_kernel(q, past, length, rows, mask, *_):
         mask = jnp.broadcast_to(mask, (*q.shape[:2], mask.shape[-1]))
+        past, rows = _arrays(past), _arrays(rows)
         if is_blocks(past[0]):
             return cpu_kernel.attend(q, tuple(each.pool for each in past), length, rows, mask, past[0].table)
         return cpu_kernel.attend(q, past, length, rows, mask)
 
     return lax.platform_dependent(*operands, cpu=in_kernel, default=in_parts)
+
+
+def _arrays(pair: tuple) -> tuple:
+    """Keys and values, with the bits of ``HalfRows`` in their place."""
+    return tuple(each.bits if isinstance(each, HalfRows) else each for each in pair)
 
 
 def _attend_in_parts(q, past, length, rows, mask, positions, sinks, *, scores: Scores, bias) -> jax.Array:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ..core.eight_bits import store
+from ..core.stored_rows import store
 from ..kernels.gpu.attention import Scores
 from .attention import attend
 from .layers import linear, matrix, param, value_of

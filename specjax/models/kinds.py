@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
-from ..core.eight_bits import blank
+from ..core.stored_rows import blank
 from .cross_attention import CrossConfig
 from .layers import Norm
 from .stacks import Stack

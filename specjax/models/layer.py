@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ..core.eight_bits import EightBits
+from ..core.stored_rows import EightBits, Halves
 from ..kernels.gpu.attention import Scores
 from .attention import Seen, within
 from .cross_attention import CrossAttention
@@ -40,7 +40,7 @@ class Nodes:
 
     positions: jax.Array
     mask: jax.Array | Seen
-    dtype: jnp.dtype | EightBits
+    dtype: jnp.dtype | EightBits | Halves
     length: jax.Array
     row_positions: jax.Array | None = None
     rope_lengths: jax.Array | None = None

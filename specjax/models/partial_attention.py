@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from ..core.eight_bits import EightBitRows
+from ..core.stored_rows import EightBitRows, HalfRows
 from ..kernels.gpu.attention import NEVER
 
 
@@ -62,11 +62,13 @@ def attend_to_part(q, k, v, mask, softcap: float | None, bias: jax.Array | None 
     return Partial(values, top, weights.sum(-1))
 
 
-def _numbers(rows: jax.Array | EightBitRows) -> tuple[jax.Array, jax.Array | None]:
+def _numbers(rows: jax.Array | EightBitRows | HalfRows) -> tuple[jax.Array, jax.Array | None]:
     """Keys or values without their scales, and the scales float32 [B, K, 1, T].
 
     The scales are None for keys or values without scales.
     """
+    if isinstance(rows, HalfRows):
+        return rows.values, None
     if not isinstance(rows, EightBitRows):
         return rows, None
     return rows.values, rows.scales.swapaxes(2, 3).astype(jnp.float32)

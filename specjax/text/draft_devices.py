@@ -40,7 +40,8 @@ from ..models.base import Scored
 from ..models.decoder import Decoder
 from ..parallel import mesh_of, split_rows
 from ..requests.batch import Batch
-from .session import Decoding, Log, Session, dtype_beside, shardings
+from .cache_dtype import dtype_beside
+from .session import Decoding, Log, Session, shardings
 
 
 class Sent(struct.PyTreeNode):

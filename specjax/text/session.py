@@ -7,13 +7,11 @@ from functools import partial
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from ..checkpoints.load import LanguageModel
 from ..core.checks import LARGEST
-from ..core.eight_bits import KV_SCHEMES, EightBits
 from ..core.feature_record import FeatureRecording
 from ..core.round_record import Recording
 from ..core.settings import own_settings
@@ -24,9 +22,9 @@ from ..loop import decode
 from ..loop.chooser import Run
 from ..loop.drafter import Drafter
 from ..loop.prefill import pad_prompts, positions_needed, prefill
-from ..models.quantised_weights import Quantised
 from ..parallel import fetch, mesh_of, place, several_hosts, use_mesh
 from ..requests.batch import Batch
+from .cache_dtype import cache_dtype
 from .sample_rows import first_samples, place_requests, repeat_state
 
 _LEAST_CAPACITY = 256
@@ -253,24 +251,6 @@ class Session:
 def shardings(state: DecodeState):
     """The sharding of each array of the state, with which the rounds return it too."""
     return jax.tree.map(lambda x: x.sharding, state)
-
-
-def cache_dtype(target: LanguageModel):
-    """The dtype of the target's keys and values: its ``kv_quantize``, else ``dtype_beside``."""
-    dtype = dtype_beside(target.model)
-    return dtype if target.kv_quantize is None else EightBits(KV_SCHEMES[target.kv_quantize], jnp.dtype(dtype))
-
-
-def dtype_beside(parameters):
-    """The dtype of keys and values beside such weights: the weights' dtype, or float32 on CPU.
-
-    CPUs have no fast products of 16-bit keys and values.
-    """
-    mesh = mesh_of(parameters)
-    if (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform) == "cpu":
-        return jnp.dtype(jnp.float32)
-    leaves = jax.tree.leaves(parameters, is_leaf=lambda leaf: isinstance(leaf, Quantised))
-    return next(leaf.dtype for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating))
 
 
 def _check_same(old, new) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from specjax.core.blocks import Blocks
 from specjax.core.cache import KVCache, _write_at_once, _write_row_by_row, commit
-from specjax.core.eight_bits import EightBits, store
+from specjax.core.stored_rows import EightBits, Halves, store
 from specjax.kernels.gpu.attention import Scores
 from specjax.models import attention
 
@@ -73,7 +73,7 @@ FULL, EIGHT = jnp.dtype(jnp.float32), EightBits(jnp.dtype(jnp.int8), jnp.dtype(j
 
 
 @pytest.mark.parametrize("scores", [Scores(), Scores(window=40), Scores(softcap=2.0)], ids=str)
-@pytest.mark.parametrize("dtype", [FULL, EIGHT], ids=["float32", "int8"])
+@pytest.mark.parametrize("dtype", [FULL, EIGHT, Halves()], ids=["float32", "int8", "halves"])
 def test_attention_over_blocks_has_the_bits_of_the_fixed_cache(scores, dtype):
     """By the kernel for CPUs, which takes the first case, and by XLA."""
     N, G = 4, 3

@@ -12,8 +12,8 @@ from support.models import TINY, language_model, tiny_model
 
 from specjax import Engine, Generator
 from specjax.core.cache import KVCache
-from specjax.core.eight_bits import EightBitRows
 from specjax.core.recurrence import DeltaState
+from specjax.core.stored_rows import EightBitRows
 from specjax.engine import prefix_blocks
 from specjax.engine.prefix_blocks import BLOCK, Block
 from specjax.engine.prefix_cache import PrefixCache, Stored, longest_shared_prompt

@@ -12,13 +12,13 @@ from support.models import disturbed, language_model, random_prompts, tiny_model
 import specjax
 from specjax import Generator, RequestError
 from specjax.core.cache import commit, empty
-from specjax.core.eight_bits import KV_SCHEMES, EightBitRows, EightBits, read, store
+from specjax.core.stored_rows import KV_SCHEMES, EightBitRows, EightBits, read, store
 from specjax.kernels.gpu.attention import Scores
 from specjax.models import attention
 from specjax.models.attend import attend as by_definition
 from specjax.models.attention import attend
 from specjax.models.mixers import DeltaRuleConfig, latent
-from specjax.text.session import cache_dtype
+from specjax.text.cache_dtype import cache_dtype
 
 FORMS = {name: EightBits(dtype, jnp.dtype("float32")) for name, dtype in KV_SCHEMES.items()}
 TARGET = tiny_model(num_layers=2)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from specjax import parallel
+from specjax.core.stored_rows import HalfRows, Halves, blank, store
 from specjax.kernels.cpu import attention as kernel
 from specjax.kernels.cpu import product as product_kernel
 from specjax.kernels.gpu.attention import Scores
@@ -47,6 +48,13 @@ def test_attention_over_the_past_and_rows(shape):
     shares = np.where(seen[:, None, None], np.exp(scores), 0)
     wanted = np.einsum("bkgnt,bktd->bnkgd", shares / shares.sum(-1, keepdims=True), values)
     np.testing.assert_allclose(attend(q, past, length, rows, mask), wanted.reshape(*q.shape[:2], -1), atol=1e-5)
+
+
+def test_keys_and_values_of_bfloat16_are_widened():
+    q, past, length, rows, mask = make_input(3, 6, 4, 3, 160, 6, 64)
+    past, rows = jax.tree.map(lambda x: store(x, Halves()).bits, (past, rows))
+    wide = jax.tree.map(lambda bits: HalfRows(bits).values, (past, rows))
+    np.testing.assert_array_equal(attend(q, past, length, rows, mask), attend(q, wide[0], length, wide[1], mask))
 
 
 def test_a_node_depends_neither_on_others_nor_on_the_capacity():
@@ -103,6 +111,7 @@ def test_where_the_kernel_fits(monkeypatch):
     assert fits() and fits(N=64, T=17, D=128)
     assert not (fits(N=65) or fits(T=15) or fits(D=8) or fits(window=4) or fits(chunk=4) or fits(softcap=9.0))
     assert not (fits(dtype="bfloat16") or fits(queries="bfloat16"))
+    assert kernel.fits(jnp.zeros((1, 1, 1, 1, 16)), blank((1, 1, 16, 16), Halves()).bits, Scores())
     with parallel.use_mesh(parallel.make_mesh(data=2)):
         assert not fits()
     monkeypatch.setattr(kernel, "is_installed", lambda: False)

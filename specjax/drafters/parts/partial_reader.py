@@ -19,7 +19,7 @@ from jax import lax
 
 from ...core.cache import POSITIONS, KVCache, commit
 from ...core.checks import whole
-from ...core.eight_bits import EightBitRows, full_dtype, read
+from ...core.stored_rows import EightBitRows, full_dtype, read
 from ...core.tree import node_count
 from ...errors import RequestError
 from ...models.base import Output, Sizes

@@ -26,7 +26,8 @@ def fits(q: jax.Array, k: jax.Array, scores: Scores) -> bool:
     """
     return (
         q.shape[1] <= _MOST
-        and q.dtype == k.dtype == jnp.float32
+        and q.dtype == jnp.float32
+        and k.dtype in (jnp.float32, jnp.uint16)
         and k.shape[2] >= 16
         and k.shape[3] % 16 == 0
         and scores.window is None
@@ -48,10 +49,10 @@ def attend(
 
     Args:
       q: float32 [B, N, K, G, D], scaled.
-      past: keys and values, float32 [B, K, T, D]; with a table those of all blocks, [blocks, K, S,
-        D], where S is a multiple of 16.
+      past: keys and values, float32 [B, K, T, D], or uint16, the bits of bfloat16; with a table
+        those of all blocks, [blocks, K, S, D], where S is a multiple of 16.
       length: int32 [B].
-      rows: keys and values, float32 [B, K, M, D]; ancestors come before their descendants.
+      rows: keys and values [B, K, M, D] of the same dtype; ancestors come before their descendants.
       mask: bool [B, N, M], the rows that each node sees.
       table: int32 [B, T / S], the block of each S positions; or None.
     """
@@ -63,7 +64,8 @@ def attend(
     mask = jnp.pad(mask.astype(jnp.uint8), [(0, 0), (0, 0), (0, fill)])
     wide = "avx512f" in matrix_extensions()
     block = None if table is None else past[0].shape[2]
-    name = llvm.register(attention_llvm.node_attention, D, threads() - 1, wide, block)
+    halves = keys.dtype == jnp.uint16
+    name = llvm.register(attention_llvm.node_attention, D, threads() - 1, wide, block, halves)
     groups = B * K * -(-N * G // attention_llvm.TOGETHER)
     T = past[0].shape[2] if table is None else table.shape[1] * past[0].shape[2]
     work = q.size * (T + keys.shape[2])

@@ -13,7 +13,9 @@ from llvmlite import ir
 
 from ..gpu.attention import NEVER
 from .llvm import (
+    FLOAT,
     I8,
+    I16,
     I32,
     I64,
     LANES,
@@ -45,7 +47,8 @@ class _Head(NamedTuple):
       count: the number of rows, a multiple of 16.
       row: gives the number of a query's vector in the operand and in the result.
       seen: gives the mask's bytes of a query.
-      columns: see ``_add``.
+      number: the type of a key's numbers, see ``vectors_llvm.load``.
+      columns: the vectors of each query's sums that registers hold.
       scratch: for each query its largest scores so far [16] and its weight [16]; then the scores
         of each block, [blocks, queries, 16].
     """
@@ -59,14 +62,16 @@ class _Head(NamedTuple):
     count: Any
     row: Callable
     seen: Callable
+    number: Any
     columns: int
     scratch: Any
 
 
-def node_attention(name: str, D: int, helpers: int, wide: bool, S: int | None) -> Call:
+def node_attention(name: str, D: int, helpers: int, wide: bool, S: int | None, halves: bool = False) -> Call:
     """The kernel for a head dimension, a multiple of 16, which ``helpers`` may share.
 
-    ``wide``: whether the processor has the registers of AVX-512.
+    ``wide``: whether the processor has the registers of AVX-512. ``halves``: whether keys and
+    values are bfloat16.
 
     Operands: queries [B, N, K, G, D]; keys and values of the past [B, K, T, D]; int32 lengths [B];
     keys and values of the rows [B, K, M, D]; and bytes [B, N, M], 1 for the rows that a node sees.
@@ -77,6 +82,7 @@ def node_attention(name: str, D: int, helpers: int, wide: bool, S: int | None) -
     """
     call = SharedCall(name)
     build = call.build
+    number = I16 if halves else FLOAT
     q, past_keys, past_values, lengths, row_keys, row_values, mask = (call.data(OPERAND, i) for i in range(7))
     result = call.data(RESULT, 0)
     N, K, G = (call.size(OPERAND, 0, axis) for axis in (1, 2, 3))
@@ -109,14 +115,14 @@ def node_attention(name: str, D: int, helpers: int, wide: bool, S: int | None) -
         def past(which, start, b=b, k=k, h=h):
             of = (past_keys, past_values)[which]
             if S is None:
-                return row_of(build, of, build.add(build.mul(h, T), start), D)
+                return row_of(build, of, build.add(build.mul(h, T), start), D, number)
             place = build.add(build.mul(b, columns), build.udiv(start, I64(S)))
             block = build.zext(build.load(build.gep(table, [place], source_etype=I32), typ=I32), I64)
             head = build.mul(build.add(build.mul(block, K), k), I64(S))
-            return row_of(build, of, build.add(head, build.urem(start, I64(S))), D)
+            return row_of(build, of, build.add(head, build.urem(start, I64(S))), D, number)
 
-        rows = tuple(row_of(build, of, build.mul(h, M), D) for of in (row_keys, row_values))
-        head = _Head(first, end, past, rows, length, T, M, row, seen, 5 if wide else 2, scratch)
+        rows = tuple(row_of(build, of, build.mul(h, M), D, number) for of in (row_keys, row_values))
+        head = _Head(first, end, past, rows, length, T, M, row, seen, number, 5 if wide else 2, scratch)
         _attend(build, head, q, result, D)
         build.call(declare(call.module, "free", VOID, POINTER), [scratch])
     return call.finish(helpers)
@@ -137,14 +143,14 @@ def _attend(build, head: _Head, q, result, D: int) -> None:
 
     def score(together: list, keys, at, seen: Callable) -> None:
         queries = [row_of(build, q, head.row(m), D) for m in together]
-        for m, scores in zip(together, _scores(build, queries, keys, D)):
+        for m, scores in zip(together, _scores(build, queries, keys, D, head.number)):
             scores = build.select(seen(m), scores, same(NEVER))
             larger = build.fcmp_unordered(">", scores, load(build, state(m), 0))
             store(build, build.select(larger, scores, load(build, state(m), 0)), state(m), 0)
             store(build, scores, place(m, at), 0)
 
     def add(together: list, values, at, _) -> None:
-        _add(build, [(state(m), sums(m), place(m, at)) for m in together], values, D, head.columns)
+        _add(build, [(state(m), sums(m), place(m, at)) for m in together], values, D, head)
 
     _in_blocks(build, head, 0, D, score)
     with loop(build, head.first, head.end, 1) as m:
@@ -169,7 +175,7 @@ def _in_blocks(build, head: _Head, which: int, D: int, visit: Callable) -> None:
         _in_groups(build, head, lambda together: visit(together, block, at, lambda m: seen))
     before = build.udiv(build.add(head.length, I64(LANES - 1)), I64(LANES))
     with loop(build, I64(0), head.count, LANES) as first:
-        block = row_of(build, head.rows[which], first, D)
+        block = row_of(build, head.rows[which], first, D, head.number)
         at = build.add(before, build.udiv(first, I64(LANES)))
 
         def seen_rows(m):
@@ -189,10 +195,10 @@ def _in_groups(build, head: _Head, visit: Callable) -> None:
             visit([build.add(m, I64(i)) for i in range(size)])
 
 
-def _add(build, queries: list, values, D: int, columns: int) -> None:
+def _add(build, queries: list, values, D: int, head: _Head) -> None:
     """Adds a block of values to some queries' sums. ``queries``: their states, sums and scores.
 
-    ``columns``: the vectors of each query's sums that registers hold. The first is its weight.
+    The first vector of a query's sums is its weight.
     """
     weighed = []
     for state, _, place in queries:
@@ -200,11 +206,11 @@ def _add(build, queries: list, values, D: int, columns: int) -> None:
         weights = exp(build, build.fsub(scores, load(build, state, 0)))
         weighed.append(build.select(build.fcmp_unordered(">", scores, same(NEVER)), weights, same(0)))
     vectors = [[(state, LANES), *((sums, d) for d in range(0, D, LANES))] for state, sums, _ in queries]
-    for first in range(0, 1 + D // LANES, columns):
-        places = [each[first : first + columns] for each in vectors]
+    for first in range(0, 1 + D // LANES, head.columns):
+        places = [each[first : first + head.columns] for each in vectors]
         totals = [[load(build, *place) for place in each] for each in places]
         for t in range(LANES):
-            read = lambda i: load(build, values, t * D + (i - 1) * LANES) if i else same(1)
+            read = lambda i: load(build, values, t * D + (i - 1) * LANES, head.number) if i else same(1)
             rows = [read(first + i) for i in range(len(places[0]))]
             for i, weights in enumerate(weighed):
                 weight = shuffle(build, weights, weights, [t] * LANES)
@@ -213,12 +219,12 @@ def _add(build, queries: list, values, D: int, columns: int) -> None:
             store(build, total, *place)
 
 
-def _scores(build, queries, keys, D: int) -> list:
+def _scores(build, queries, keys, D: int, number) -> list:
     """The products of each query with 16 keys, as one vector."""
     parts = [[load(build, query, d) for d in range(0, D, LANES)] for query in queries]
 
     def product(t: int) -> list:
-        key = [load(build, keys, t * D + d) for d in range(0, D, LANES)]
+        key = [load(build, keys, t * D + d, number) for d in range(0, D, LANES)]
         sums = [build.fmul(query[0], key[0]) for query in parts]
         for i in range(1, len(key)):
             sums = [fma(build, query[i], key[i], sum_) for query, sum_ in zip(parts, sums)]

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from .llvm import FLOAT, FLOATS, I16, I32, I64, INTS, LANES, OPERAND, POINTER, RESULT, VOID, Call, declare, least, loop
+from .llvm import FLOAT, FLOATS, I32, I64, LANES, OPERAND, POINTER, RESULT, VOID, Call, declare, least, loop
 from .shared_call import SharedCall
+from .vectors_llvm import widen
 
 BLOCK = 4
 """Outputs. A chunk has whole blocks."""
@@ -117,9 +118,7 @@ def _weights(build, w, index, dot: bool):
     at = build.gep(w, [index], source_etype=_BFloat())
     if dot:
         return build.load(at, typ=BFLOATS, align=2)
-    # A bfloat16 number is the upper half of a float32 number.
-    wide = build.zext(build.load(at, typ=ir.VectorType(I16, LANES), align=2), INTS)
-    return build.bitcast(build.shl(wide, INTS([I32(16)] * LANES)), FLOATS)
+    return widen(build, at)
 
 
 def _multiply_add(build, sum_, weights, row, dot: bool):

@@ -4,7 +4,7 @@ import math
 
 from llvmlite import ir
 
-from .llvm import FLOAT, FLOATS, I32, I64, INTS, LANES, declare
+from .llvm import FLOAT, FLOATS, I16, I32, I64, INTS, LANES, declare
 
 _EXP = (1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1, 1)
 """Taylor coefficients of exp, highest power first: 2e-8 relative for |r| <= log(2) / 2."""
@@ -35,13 +35,24 @@ def between(build, start, first, end):
     return build.and_(build.icmp_unsigned(">=", at, spread(first)), build.icmp_unsigned("<", at, spread(end)))
 
 
-def row_of(build, of, row, D: int):
-    """The pointer to row number ``row`` of an array [rows, D]."""
-    return build.gep(of, [build.mul(row, I64(D))], source_etype=FLOAT)
+def row_of(build, of, row, D: int, number: ir.Type = FLOAT):
+    """The pointer to row number ``row`` of an array [rows, D].
+
+    ``number``: FLOAT, or I16 for bfloat16.
+    """
+    return build.gep(of, [build.mul(row, I64(D))], source_etype=number)
 
 
-def load(build, of, at: int):
-    return build.load(build.gep(of, [I64(at)], source_etype=FLOAT), typ=FLOATS, align=4)
+def load(build, of, at: int, number: ir.Type = FLOAT):
+    """16 numbers as floats. ``number``: FLOAT, or I16 for bfloat16."""
+    place = build.gep(of, [I64(at)], source_etype=number)
+    return build.load(place, typ=FLOATS, align=4) if number is FLOAT else widen(build, place)
+
+
+def widen(build, place):
+    """16 numbers of bfloat16 as floats. Each is the upper half of a float."""
+    halves = build.zext(build.load(place, typ=ir.VectorType(I16, LANES), align=2), INTS)
+    return build.bitcast(build.shl(halves, INTS([I32(16)] * LANES)), FLOATS)
 
 
 def store(build, value, to, at: int) -> None:

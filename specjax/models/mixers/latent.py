@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ...core.eight_bits import store
+from ...core.stored_rows import store
 from ...kernels.gpu.attention import Scores
 from ...parallel import each_part_of_queries
 from ..attention import attend, join

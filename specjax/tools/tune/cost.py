@@ -30,7 +30,7 @@ from ...loop.wrapper import Wrapper
 from ...models.base import Model, Output
 from ...requests.shared_vocabulary import translate_draft
 from ...rules.acceptance import Drawn, resolve
-from ...text.session import cache_dtype
+from ...text.cache_dtype import cache_dtype
 from .timers import alternate
 
 NODES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)

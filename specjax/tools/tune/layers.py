@@ -15,9 +15,9 @@ from ...checkpoints.load import LanguageModel
 from ...core.checks import per_row, whole
 from ...errors import RequestError
 from ...models.decoder import Skip
+from ...text.cache_dtype import cache_dtype
 from ...text.generator import Prompt
 from ...text.machine import machine
-from ...text.session import cache_dtype
 from .layer_agreement import Rate, agreement_on
 from .layer_cost import Costs, measure_costs, speedup
 
