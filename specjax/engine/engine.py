@@ -245,7 +245,9 @@ class Engine(StepThread):
         self._pace.share(self._scheduler.num_unread, len(self._scheduler.rows))
         while self._read_chunk():
             chunks += 1
-            if not self._pace.has_room(chunks, time.perf_counter() - began):
+            row = self._scheduler.reading
+            left = None if row is None else row.length - 1 - row.start
+            if not self._pace.has_room(chunks, time.perf_counter() - began, left):
                 break
 
     def _read_chunk(self) -> bool:

@@ -70,14 +70,16 @@ class StepSize:
                 self._chunk = None
         return self._size if running else self._most
 
-    def has_room(self, chunks: int, seconds: float) -> bool:
+    def has_room(self, chunks: int, seconds: float, left: int | None = None) -> bool:
         """Whether a step may read one more chunk, such as a short prompt.
 
-        It has read ``chunks`` chunks in ``seconds``.
+        It has read ``chunks`` chunks in ``seconds``. ``left``: tokens of the prompt that is read
+        now; None for another prompt.
         """
         if self._round is None or self._least == self._most:
             return False
-        return seconds * (chunks + 1) / chunks <= self._bound
+        share = 1 if left is None else min(left / self._size, 1)
+        return seconds + share * seconds / chunks <= self._bound
 
     def add_rounds(self, count: int, seconds: float) -> None:
         """Takes the time of the ``count`` rounds of a step."""

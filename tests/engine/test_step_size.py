@@ -100,6 +100,7 @@ def test_running_rows_may_always_wait_a_tenth_of_a_second():
         pace.add_chunk(pace.size(running=True), pace.size(running=True) * 0.06 / 64)
     assert pace.size(running=True) == 64
     assert pace.has_room(1, 0.03) and pace.has_room(2, 0.06) and not pace.has_room(3, 0.09)
+    assert not pace.has_room(1, 0.06) and pace.has_room(1, 0.06, left=40) and not pace.has_room(1, 0.06, left=100)
 
 
 def test_a_step_reads_short_prompts_as_long_as_rows_may_wait():
