@@ -69,6 +69,17 @@ def test_void_rows_and_numbers_that_are_not_finite_leave_no_trace(count):
     assert np.isfinite(np.asarray(written.pool)).all()
 
 
+@pytest.mark.parametrize("write", [_write_row_by_row, _write_at_once])
+def test_bits_of_bfloat16_that_are_not_finite_are_written_as_zeros(write):
+    before = store(normal(B, K, T, D), Halves())
+    rows = store(normal(B, K, 3, D).at[2, 0, 1, :2].set(jnp.array([jnp.nan, -jnp.inf])), Halves())
+    written = jax.jit(write)((jax.tree.map(in_blocks, before),), (rows,), jnp.int32([20, 40, 3]))[0]
+    bits = as_array(written.bits)
+    assert bits.dtype == np.uint16
+    np.testing.assert_array_equal(bits[2, :, 3:6], np.asarray(rows.bits.at[2, 0, 1, :2].set(0))[2])
+    np.testing.assert_array_equal(bits[0, :, 20:23], rows.bits[0])
+
+
 FULL, EIGHT = jnp.dtype(jnp.float32), EightBits(jnp.dtype(jnp.int8), jnp.dtype(jnp.float32))
 
 
