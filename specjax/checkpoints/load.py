@@ -17,7 +17,7 @@ from ..parallel import RULES, Rules
 from .config import check_scheme, read_config, read_raw
 from .files import check_file, is_gguf
 from .generation_config import read_sampling
-from .gguf.reader import open_gguf
+from .gguf.reader import close_gguf, open_gguf
 from .gguf.tokenizer import read_gguf_tokenizer
 from .hub import find
 from .layouts import LAYOUTS, RawCheckpoint
@@ -116,6 +116,7 @@ def load(
         _refuse_head(name, directory)
         raise
     sampling = read_sampling(directory)
+    close_gguf()
     return LanguageModel(model, model.config, tokenizer, str(name), kv_quantize=kv_quantize, sampling=sampling)
 
 

@@ -53,6 +53,11 @@ def open_gguf(path: Path) -> GgufFile:
         raise CheckpointError(f"{path}: not readable ({error.strerror}); name a GGUF file that exists") from None
 
 
+def close_gguf() -> None:
+    """Forgets the open files. Their pages count as memory of the process while they are mapped."""
+    _open.cache_clear()
+
+
 def find_parts(path: Path) -> list[Path]:
     """The file alone, or all parts of a split one, whose names end with -00001-of-0000N.gguf.
 
