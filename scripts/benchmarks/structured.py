@@ -104,10 +104,16 @@ def check_schemas(rows: list[dict], target) -> tuple[list[dict], dict]:
 
 
 def allows(grammar: Grammar, tokenizer, text: str) -> bool:
-    """Whether the grammar allows a text in full."""
+    """Whether the grammar allows a text in full, token by token, as in decoding.
+
+    llguidance bounds its work between two masks, so a mask is found before each token.
+    """
     matcher = grammar.start.deep_copy()
-    tokens = tokenizer.encode(text, add_special_tokens=False)
-    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+    for token in tokenizer.encode(text, add_special_tokens=False):
+        matcher.compute_bitmask()
+        if not matcher.consume_token(token):
+            return False
+    return matcher.is_accepting()
 
 
 def accepted_alone(schema) -> bool:
