@@ -89,7 +89,7 @@ def _finite(rows: jax.Array, dtype) -> jax.Array:
     The row of the batch that has such numbers fails anyway, and others may get its blocks.
     """
     rows = rows.astype(dtype)
-    if dtype == jnp.uint16:
+    if dtype == jnp.uint16:  # the bits of ``HalfRows``
         return finite_bits(rows)
     return jnp.where(jnp.isfinite(rows), rows, 0) if jnp.issubdtype(dtype, jnp.floating) else rows
 

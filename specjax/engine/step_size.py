@@ -7,7 +7,7 @@ _SECONDS = 0.02
 """The time of a step's rounds."""
 
 _PAUSE = 0.1
-"""The time for which texts may stop in each step. A longer pause is seen."""
+"""The seconds for which running rows may wait for chunks in each step. A longer pause is seen."""
 
 
 class StepSize:

@@ -88,9 +88,10 @@ def test_kernels_of_floats_fit_the_registers(system, name):
 
 @pytest.mark.parametrize("system, name", [pytest.param(*PROCESSORS[0], marks=pytest.mark.slow), PROCESSORS[-1]])
 def test_attention_keeps_most_of_its_sums_in_registers(system, name):
-    assembly = compile_for(system, name, attention_llvm.node_attention, 64, 3, False, None)
-    assert calls(assembly) == {"malloc", "free"}
-    assert spills(assembly.splitlines()) < assembly.count("fmla")
+    for halves in (False, True):
+        assembly = compile_for(system, name, attention_llvm.node_attention, 64, 3, False, None, halves)
+        assert calls(assembly) == {"malloc", "free"}
+        assert spills(assembly.splitlines()) < assembly.count("fmla")
 
 
 def test_a_processor_without_dot_products_takes_the_plain_form():
