@@ -20,6 +20,8 @@ class QuantizedSelf(DrawnChain):
     The copy reads the target's own cache, which the target's full weights computed, and keeps the
     rows of its drafts outside. It needs no prefill and no cache of its own.
 
+    Groups of int4 have an offset besides the scale: a fifth more bytes, and more accepted drafts.
+
     Attributes:
       draft_scheme: the form of the copy's weights: int4, int8 or fp8.
       num_speculative_tokens: tokens that are drafted in a round.
@@ -39,7 +41,7 @@ class QuantizedSelf(DrawnChain):
         """The quantised copy of ``draft``, the target."""
         if not isinstance(draft, Decoder):
             raise RequestError("quantized_self copies a Decoder of specjax, and the target is another model")
-        return quantise_module(draft, self.draft_scheme)
+        return quantise_module(draft, self.draft_scheme, offset=True)
 
     def propose(self, target, draft, state, key):
         state = self.drafting(state)

@@ -22,16 +22,18 @@ It keeps the best scale.
 """
 
 
-@functools.partial(jax.jit, static_argnames="scheme")
-def quantise(weight: jax.Array, scheme: str) -> Quantised:
+@functools.partial(jax.jit, static_argnames=("scheme", "offset"))
+def quantise(weight: jax.Array, scheme: str, offset: bool = False) -> Quantised:
     """The weight [..., out, in] in another form, each number rounded to the nearest.
 
     The scales are those of the largest number of a group, for fp8 of a row. int4 also tries
     smaller scales, and keeps the one with the least squared error.
+
+    offset: whether int4 has the least number of a group as its offset, and the largest as 15.
     """
     w = weight.astype(jnp.float32)
     if bits(scheme, None) == 4:
-        return _quantise_four(w, scheme, weight.dtype)
+        return (_quantise_between if offset else _quantise_four)(w, scheme, weight.dtype)
     most = 127.0 if scheme != "fp8" else float(jnp.finfo(jnp.float8_e4m3fn).max)
     groups = w.reshape(*w.shape[:-1], -1, w.shape[-1] if scheme == "fp8" else group_of(w.shape[-1]))
     largest = jnp.abs(groups).max(-1, keepdims=True)
@@ -56,6 +58,15 @@ def _quantise_four(w: jax.Array, scheme: str, dtype) -> Quantised:
     return Quantised(pack(rounded(scales).reshape(w.shape), group), scales[..., 0], scheme, dtype)
 
 
+def _quantise_between(w: jax.Array, scheme: str, dtype) -> Quantised:
+    group = group_of(w.shape[-1])
+    groups = w.reshape(*w.shape[:-1], -1, group)
+    least, largest = groups.min(-1, keepdims=True), groups.max(-1, keepdims=True)
+    scales = jnp.where(largest == least, 1, largest - least) / 15
+    q = jnp.round((groups - least) / scales).reshape(w.shape)
+    return Quantised(pack(q, group), scales[..., 0], scheme, dtype, least[..., 0])
+
+
 def group_of(inputs: int) -> int:
     """The inputs of a group: 32, or the best smaller number that divides ``inputs``.
 
@@ -66,8 +77,10 @@ def group_of(inputs: int) -> int:
     return max(divisors, key=lambda size: (size % 8 == 0, size % 2 == 0, size))
 
 
-def quantise_parameter(name: str, param: nnx.Param, value: jax.Array | Quantised, scheme: str) -> jax.Array | Quantised:
-    """The value of a parameter in a form of ``SCHEMES``.
+def quantise_parameter(
+    name: str, param: nnx.Param, value: jax.Array | Quantised, scheme: str, offset: bool = False
+) -> jax.Array | Quantised:
+    """The value of a parameter in a form of ``SCHEMES``; ``offset``: see ``quantise``.
 
     Parameters other than matrices of several rows keep their value. Tables of embeddings and output
     matrices have at least eight bits. Routers keep their numbers, because rounding could change the
@@ -80,7 +93,7 @@ def quantise_parameter(name: str, param: nnx.Param, value: jax.Array | Quantised
     scheme = scheme.replace("4", "8") if param.axes[0] in ("table", "vocab") else scheme
     if bits(scheme, None) == 4 and value.shape[-1] % 2:
         raise RequestError(f"int4 has two inputs in a byte, and {name} has {value.shape[-1]} inputs; use int8")
-    return in_kernel_order(quantise(value, scheme))
+    return in_kernel_order(quantise(value, scheme, offset))
 
 
 def is_quantisable(param: nnx.Param) -> bool:
@@ -93,11 +106,11 @@ def is_quantisable(param: nnx.Param) -> bool:
     return (is_matrix or holds_experts) and param.axes[0] != "choice"
 
 
-def quantise_module(module: M, scheme: str) -> M:
+def quantise_module(module: M, scheme: str, offset: bool = False) -> M:
     """The module with its matrices in another form, see ``quantise_parameter``."""
     graph, params = nnx.split(module)
     quantised = [
-        (path, param.replace(quantise_parameter(".".join(map(str, path)), param, param[...], scheme)))
+        (path, param.replace(quantise_parameter(".".join(map(str, path)), param, param[...], scheme, offset)))
         for path, param in nnx.to_flat_state(params)
     ]
     return nnx.merge(graph, nnx.from_flat_state(quantised))

@@ -56,7 +56,8 @@ def test_a_generator_copies_its_target_and_follows_updates():
 
 def test_a_quantised_target_has_a_copy_of_fewer_bits():
     target = quantise_module(tiny_model(hidden_size=128, intermediate_size=128, head_dim=32, num_layers=1), "int8")
-    assert QuantizedSelf("int4").parameters(target, 61).layers[0].mixer.qkv[...].scheme == "int4"
+    copy = QuantizedSelf("int4").parameters(target, 61).layers[0].mixer.qkv[...]
+    assert copy.scheme == "int4" and copy.offsets is not None
 
 
 def test_bad_options_are_refused():

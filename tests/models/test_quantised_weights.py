@@ -103,9 +103,29 @@ def test_int4_has_the_best_scale_of_each_group():
     np.testing.assert_array_equal(np.asarray(q.numbers(), np.float64), numbers(q))
 
 
+def test_int4_with_an_offset_reaches_from_the_least_number_to_the_largest():
+    groups = np.float64(random_weight()).reshape(8, 8, GROUP)
+    q = quantise(random_weight(), "int4", offset=True)
+    least, largest = groups.min(-1, keepdims=True), groups.max(-1, keepdims=True)
+    wanted = np.rint((groups - least) / (largest - least) * 15) / 15 * (largest - least) + least
+    assert q.values.shape == (8, 128) and q.offsets.shape == q.scales.shape == (8, 8)
+    np.testing.assert_allclose(q.dequantise(), wanted.reshape(8, 256), atol=1e-5)
+
+
+def test_int4_with_an_offset_finds_the_numbers_of_a_file_in_four_bits_again():
+    """A file such as Q4_1: sixteen numbers between the least and the largest of 32."""
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(0, 16, (6, 4, GROUP))
+    numbers[..., :2] = 0, 15
+    w = np.float32(numbers * rng.uniform(0.1, 1, (6, 4, 1)) - rng.uniform(0, 9, (6, 4, 1))).reshape(6, -1)
+    np.testing.assert_allclose(quantise(jnp.asarray(w), "int4", offset=True).dequantise(), w, atol=1e-5)
+    assert np.abs(quantise(jnp.asarray(w), "int4").dequantise() - w).max() > 0.05
+
+
+@pytest.mark.parametrize("offset", [False, True])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_weight_of_zeros_stays_zero(scheme):
-    assert not quantise(jnp.zeros((4, 128)), scheme).dequantise().any()
+def test_a_weight_of_zeros_stays_zero(scheme, offset):
+    assert not quantise(jnp.zeros((4, 128)), scheme, offset).dequantise().any()
 
 
 @pytest.fixture(params=["kernel", "XLA"])
