@@ -6,6 +6,7 @@ because it may change the maths, and else ignored with a warning.
 """
 
 import os
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..core.checks import shorten
-from ..errors import CheckpointError, ConfigError, RequestError
+from ..errors import CheckpointError, ConfigError, RequestError, SpecjaxWarning
 from ..models.config import ModelConfig
 from .families import FAMILIES, SAME_DECODER, WITH_TEXT
 from .files import checkpoint_at, is_gguf, read_json
@@ -73,7 +74,7 @@ def read_config(directory: str | Path) -> ModelConfig:
     ids = options["eos_token_id"]
     if ids is None:
         return config
-    return config.replace(eos_token_ids=_check_ids("eos_token_id", ids, config.vocab_size, where))
+    return config.replace(eos_token_ids=_known_ids("eos_token_id", ids, config.vocab_size, where))
 
 
 def read_shape(model: str | Path) -> ModelConfig:
@@ -128,7 +129,6 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
     usual = options | {name: options[theirs] for name, theirs in family.renamed.items()}
     heads = usual["num_attention_heads"]
     vocab_size = usual["vocab_size"]
-    _check_ids("bos_token_id", usual["bos_token_id"], vocab_size, where)
     head_dim = _head_dim(usual, where)
     fields: dict[str, Any] = dict(
         family=family.model_type,
@@ -143,8 +143,8 @@ def from_hf(raw: dict, where: str = "config.json") -> ModelConfig:
         norm_eps=usual.get("rms_norm_eps", 1e-5),
         activation=ACTIVATIONS[usual.get("hidden_act", "silu")],
         tie_embeddings=usual["tie_word_embeddings"],
-        bos_token_id=usual["bos_token_id"],
-        eos_token_ids=_check_ids("eos_token_id", usual["eos_token_id"], vocab_size, where),
+        bos_token_id=next(iter(_known_ids("bos_token_id", usual["bos_token_id"], vocab_size, where)), None),
+        eos_token_ids=_known_ids("eos_token_id", usual["eos_token_id"], vocab_size, where),
         dtype=(usual["dtype"] or usual["torch_dtype"] or "float32").removeprefix("torch."),
     )
     if family.theta is not None:
@@ -237,10 +237,18 @@ def _head_dim(options: dict, where: str) -> int:
     return size
 
 
-def _check_ids(name: str, ids: int | list[int] | None, vocab_size: int, where: str) -> tuple[int, ...]:
-    """The ids as a tuple, empty for null. Raises ConfigError for an id outside the vocabulary."""
+def _known_ids(name: str, ids: int | list[int] | None, vocab_size: int, where: str) -> tuple[int, ...]:
+    """The ids in the vocabulary, empty for null. A warning names an id outside it."""
     listed = () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)
-    for token in listed:
+    if other := [token for token in listed if token >= vocab_size]:
+        message = f"{where}: ignores {name} {other[0]}; the vocabulary has ids 0 to {vocab_size - 1}"
+        warnings.warn(message, SpecjaxWarning, stacklevel=2)
+    return tuple(token for token in listed if token < vocab_size)
+
+
+def _check_ids(name: str, ids: list[int], vocab_size: int, where: str) -> tuple[int, ...]:
+    """The ids as a tuple. Raises ConfigError for an id outside the vocabulary."""
+    for token in ids:
         if token >= vocab_size:
             raise ConfigError(f"{where}: {name} is {token}; the vocabulary has ids 0 to {vocab_size - 1}")
-    return listed
+    return tuple(ids)

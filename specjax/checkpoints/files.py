@@ -42,7 +42,7 @@ def read_json(path: Path) -> dict:
     """The object in a JSON file. Raises CheckpointError for a file without one."""
     try:
         check_file(path)
-        value = read_value(path, str(path), CheckpointError)
+        value = read_value(path, str(path), CheckpointError, "mend it, or download it again")
     except FileNotFoundError:
         raise CheckpointError(f"{path.parent}: no {path.name} here; {_mend(path.parent)}") from None
     except OSError as error:
@@ -58,20 +58,28 @@ def _mend(directory: Path) -> str:
         return "it is an adapter: name its base as the model, and this directory with adapter, or --adapter"
     if snapshots := sorted(directory.glob("snapshots/*")):
         return f"it is a folder of the hub's cache: name {snapshots[0]}"
+    if inner := sorted(directory.glob("*/config.json")):
+        return f"name a directory in it, such as {inner[0].parent}"
+    if inner := sorted(file for file in directory.glob("*/*") if is_gguf(file)):
+        return f"name a file in it, such as {inner[0]}"
     return "name a directory with a Hugging Face checkpoint"
 
 
 def is_gguf(checkpoint: str | Path) -> bool:
     """Whether a checkpoint is a GGUF file, by its name, or by its first bytes as Ollama's blobs."""
     path = Path(checkpoint)
-    return path.suffix == GGUF or path.name.startswith("sha256-") and _begins_with(path, b"GGUF")
+    return path.suffix.lower() == GGUF and not path.is_dir() or _begins_with(path, b"GGUF")
 
 
 def _begins_with(path: Path, start: bytes) -> bool:
-    if not path.is_file():
+    """Whether a file begins with these bytes; false for one that is not regular or not readable."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(start)) == start
+    except OSError:
         return False
-    with path.open("rb") as file:
-        return file.read(len(start)) == start
 
 
 def checkpoint_at(path: Path) -> Path:
@@ -84,7 +92,7 @@ def checkpoint_at(path: Path) -> Path:
     """
     if not path.is_dir() or any((path / f"{name}{end}").exists() for name in WEIGHTS for end in ("", ".index.json")):
         return path
-    files = sorted(file for file in path.glob(f"*{GGUF}") if not file.name.startswith("mmproj"))
+    files = sorted(file for file in path.iterdir() if is_gguf(file) and not file.name.startswith("mmproj"))
     parts = [re.sub(r"-\d{5}(?=-of-\d{5}\.gguf$)", "", file.name) for file in files]
     if len(set(parts)) > 1:
         raise CheckpointError(f"{path}: has {len(set(parts))} GGUF files; name one, such as {files[0]}")
@@ -94,7 +102,8 @@ def checkpoint_at(path: Path) -> Path:
 def weight_files(directory: Path, names: Sequence[str] = WEIGHTS) -> list[Path]:
     """The files with the weights of a checkpoint. A file that an index names may be missing.
 
-    ``names``: the names that such files may have; the first file found counts.
+    ``names``: the names that such files may have; the first file found counts. As in transformers,
+    one file counts before an index, which may be of files that it replaced.
 
     Raises CheckpointError for an index that is damaged or that names a file outside the directory.
     """
@@ -102,10 +111,13 @@ def weight_files(directory: Path, names: Sequence[str] = WEIGHTS) -> list[Path]:
         return [directory]
     for name in names:
         index = directory / f"{name}.index.json"
-        if index.exists():
-            return [directory / file for file in _indexed(index)]
         if (directory / name).exists():
             return [directory / name]
+        if index.exists():
+            return [directory / file for file in _indexed(index)]
+        stem, end = name.rsplit(".", 1)
+        if parts := sorted(directory.glob(f"{stem}-*-of-*.{end}")):  # without their index
+            return parts
     return [directory / names[0]]
 
 

@@ -174,7 +174,8 @@ def _read_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
         raise
     except Exception as error:  # transformers lets any error of its parsers through
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CheckpointError(f"{directory}: no usable tokenizer ({reason}); add tokenizer.json") from None
+        mend = "download its files again" if (directory / _TOKENIZERS[0]).exists() else f"add {_TOKENIZERS[0]}"
+        raise CheckpointError(f"{directory}: no usable tokenizer ({reason}); {mend}") from None
     # Without its files, transformers makes a tokenizer that knows no text.
     files = tokenizer.vocab_files_names.values()
     if files and not any((directory / file).exists() for file in (*files, *_TOKENIZERS)):

@@ -240,8 +240,11 @@ def open_tensors(directory: Path, stack: ExitStack, files: Sequence[str] = WEIGH
             else:
                 tensors |= open_torch(file)
         except FileNotFoundError:
+            others = sorted(directory.glob(f"*{file.suffix}")) if file.name == WEIGHTS[0] else []
+            rename = f", or rename {others[0].name} if it is the model" if others else ""
+            kind = "an adapter" if file.name in ADAPTER_WEIGHTS else "a whole checkpoint"
             raise CheckpointError(
-                f"{directory}: {file.name} is missing; name a directory with a whole checkpoint"
+                f"{directory}: {file.name} is missing; name a directory with {kind}{rename}"
             ) from None
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: truncated or corrupt ({error}); download it again") from None

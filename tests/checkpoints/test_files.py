@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specjax.checkpoints.files import check_file, is_gguf, read_json, weight_files
-from specjax.checkpoints.hub import ZOO
+from specjax.checkpoints.hub import ZOO, find
 from specjax.checkpoints.layouts.base import RawCheckpoint
 from specjax.checkpoints.layouts.draft_vocabulary import check_offsets
 from specjax.checkpoints.load import load
@@ -44,7 +44,8 @@ def test_deeply_nested_json_gets_one_line(tmp_path, opening, closed, depth):
 )
 def test_a_file_that_is_no_json_object_is_refused(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content)
-    assert "is not JSON" in refusal(tmp_path / "config.json")
+    message = refusal(tmp_path / "config.json")
+    assert "is not JSON" in message and message.endswith("download it again")
 
 
 def test_a_file_that_is_missing_or_irregular_is_refused(tmp_path):
@@ -67,12 +68,31 @@ def test_an_adapter_and_a_folder_of_the_hubs_cache_get_their_own_mends(tmp_path)
     assert refusal(tmp_path / "models--a--b" / "config.json").endswith(f"name {snapshot}")
 
 
-def test_a_blob_of_ollama_is_known_by_its_first_bytes(tmp_path):
-    blob = tmp_path / "sha256-0123"
-    blob.write_bytes(b"GGUF")
-    assert is_gguf(blob)
-    blob.write_bytes(b'{"model_format": "gguf"}')
-    assert not is_gguf(blob) and not is_gguf(tmp_path / "sha256-4567")
+def test_a_checkpoint_in_a_folder_below_is_named(tmp_path):
+    (tmp_path / "Q4_1").mkdir()
+    (tmp_path / "Q4_1" / "model").write_bytes(b"GGUF")
+    assert refusal(tmp_path / "config.json").endswith(f"name a file in it, such as {tmp_path / 'Q4_1' / 'model'}")
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "config.json").write_text("{}")
+    assert refusal(tmp_path / "config.json").endswith(f"name a directory in it, such as {tmp_path / 'final'}")
+
+
+@pytest.mark.parametrize("name", ["sha256-0123", "model", "model.bin"])
+def test_a_gguf_file_is_known_by_its_first_bytes(name, tmp_path):
+    """Ollama's blobs have no ending, and a download may lose it."""
+    file = tmp_path / name
+    file.write_bytes(b"GGUF")
+    assert is_gguf(file) and find(file) == find(tmp_path) == file
+    file.write_bytes(b'{"model_format": "gguf"}')
+    assert not is_gguf(file) and not is_gguf(tmp_path / "sha256-4567")
+
+
+def test_the_ending_of_a_gguf_file_may_be_large_and_a_directory_may_have_it(tmp_path):
+    assert is_gguf("MODEL.GGUF") and is_gguf("missing.gguf")
+    (tmp_path / "a.gguf").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    assert not is_gguf(tmp_path / "a.gguf") and not is_gguf(tmp_path / "pipe")
+    assert find(tmp_path / "a.gguf") == tmp_path / "a.gguf"
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json"])
@@ -122,6 +142,21 @@ def test_an_index_without_a_map_is_refused(tmp_path, weight_map):
     write_index(tmp_path, weight_map)
     with pytest.raises(CheckpointError, match="not an index of weights"):
         weight_files(tmp_path)
+
+
+def test_one_file_counts_before_an_index_that_it_replaced(tmp_path):
+    """``save_pretrained`` leaves the index of earlier shards, and transformers reads the one file."""
+    write_index(tmp_path, {"a": "model-00001-of-00002.safetensors"})
+    (tmp_path / "model.safetensors").touch()
+    assert weight_files(tmp_path) == [tmp_path / "model.safetensors"]
+
+
+@pytest.mark.parametrize("name", ["model-{}-of-00002.safetensors", "pytorch_model-{}-of-00002.bin"])
+def test_shards_without_their_index_are_all_read(name, tmp_path):
+    shards = [tmp_path / name.format(f"{i:05}") for i in (1, 2)]
+    for shard in shards:
+        shard.touch()
+    assert weight_files(tmp_path) == shards
 
 
 def test_files_of_an_index_are_listed_once(tmp_path):

@@ -41,6 +41,24 @@ def test_a_directory_without_tokenizer(checkpoint):
     assert "\n" not in str(error.value)
 
 
+def test_weights_under_another_name_are_named_and_a_model_is_no_adapter(checkpoint):
+    with pytest.raises(CheckpointError, match="adapter_model.safetensors is missing; name a directory with an adapter"):
+        specjax.load(checkpoint, adapter=checkpoint)
+    (checkpoint / "model.safetensors").rename(checkpoint / "model.fp16.safetensors")
+    with pytest.raises(
+        CheckpointError, match="a whole checkpoint, or rename model.fp16.safetensors if it is the model"
+    ):
+        specjax.load(checkpoint)
+
+
+def test_a_tokenizer_that_is_there_but_not_read_is_not_asked_for(checkpoint):
+    """Transformers reads no config.json that begins with the mark that Windows writes before UTF-8."""
+    config = (checkpoint / "config.json").read_bytes()
+    (checkpoint / "config.json").write_bytes(b"\xef\xbb\xbf" + config)
+    with pytest.raises(CheckpointError, match="no usable tokenizer .*config.json.*; download its files again"):
+        specjax.load(checkpoint)
+
+
 def test_a_family_with_an_empty_tokenizer_of_its_own(checkpoint):
     """Transformers makes the family's tokenizer without any tokens."""
     config = json.loads((checkpoint / "config.json").read_text()) | {"model_type": "qwen2"}

@@ -172,7 +172,7 @@ def test_parameters_may_have_several_types(checkpoint):
     "file", ["config.json", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"]
 )
 def test_a_pipe_is_refused_and_not_waited_for(checkpoint, file):
-    if file == "pytorch_model.bin":
+    if file in ("model.safetensors.index.json", "pytorch_model.bin"):
         (checkpoint / "model.safetensors").unlink()
     (checkpoint / file).unlink(missing_ok=True)
     os.mkfifo(checkpoint / file)

@@ -65,7 +65,7 @@ def test_a_node_has_the_same_logits_alone_in_a_chain_in_a_tree_and_in_a_batch(fo
 
 
 @pytest.mark.parametrize("kind", ["rms", "layer", "centred"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_norms_by_their_definition_and_for_any_number_of_rows(kind, dtype):
     random = np.random.default_rng(0)
     x, weight = jnp.float32(random.normal(1, 3, (33, 5, 48))), jnp.asarray(random.normal(size=48), dtype)

@@ -1,8 +1,8 @@
 """Llama and the families with its layers: Mistral, Qwen2, Qwen3."""
 
 from ...models.config import ModelConfig
-from ..json_fields import Field, choice, flag, integer, list_of
-from ..schemas import DECODER, HEADS, LAYER_TYPES, NEVER, POSITIONS, WINDOW
+from ..json_fields import choice, flag, integer, list_of
+from ..schemas import DECODER, HEADS, LAYER_TYPES, NEVER, POSITIONS, WINDOW, without
 from .base import Family, first_window, layer_types, model_names, read_windows
 
 _COMMON = DECODER | {
@@ -55,15 +55,14 @@ LLAMA = Family(
     "llama",
     "LlamaForCausalLM",
     "Llama 1 to 3.3, and models with its architecture (TinyLlama, Yi, DeepSeek-LLM, SmolLM 1 and 2)",
-    _COMMON
+    without(_COMMON, "sliding_window")
     | {
         "max_position_embeddings": POSITIONS.otherwise(2048),
-        "sliding_window": Field("null", lambda value: value is None, None),
         "layer_types": list_of(choice("full_attention")).optional(),
         "mlp_bias": flag(),
     },
     _NAMES,
-    read=_read,
+    read=lambda options, where: _read(options | {"sliding_window": None}, where),
     write=lambda config: {"attention_bias": config.qkv_bias, "mlp_bias": config.mlp_bias},
     drafters="Medusa, Hydra, EAGLE, EAGLE-3, DFlash",
 )

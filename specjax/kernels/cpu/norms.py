@@ -23,11 +23,12 @@ def norms(x: jax.Array, weight: jax.Array, eps: float, centred: bool) -> jax.Arr
     """(x - m) / sqrt(mean((x - m)^2) + eps) * weight, over the last axis of float32 x [..., E].
 
     Args:
-      weight: float32 or bfloat16 [E].
+      weight: [E], which the kernel reads as float32 or bfloat16.
       centred: whether m is the mean of x, else m is 0.
     """
     from . import llvm, norms_llvm  # need llvmlite
 
+    weight = weight if weight.dtype == jnp.bfloat16 else weight.astype(jnp.float32)
     name = llvm.register(norms_llvm.row_norms, centred, weight.dtype == jnp.bfloat16)
     rows = x.reshape(-1, x.shape[-1])
     call = jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(rows.shape, jnp.float32), vmap_method="sequential")
