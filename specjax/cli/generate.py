@@ -154,8 +154,6 @@ def _spell_tokens(target) -> Sequence[bytes | None]:
 
 
 def _check(prompt: str) -> str:
-    if not prompt:
-        raise RequestError("the prompt is empty; give at least one character")
     try:
         prompt.encode()
     except UnicodeEncodeError:

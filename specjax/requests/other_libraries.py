@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from ..core.checks import shorten
 from ..errors import RequestError
 
-_RENAMED = {"num_return_sequences": "n", "max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
+_RENAMED = {
+    "num_return_sequences": "n", "max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens", "stop_strings": "stop",
+}  # fmt: skip
 """Options by their names in transformers and vLLM, with their names in specjax."""
 
 _TOTALS = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}

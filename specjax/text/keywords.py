@@ -94,6 +94,7 @@ class RequestKeywords(RowKeywords, total=False):
 
     n: int
     num_return_sequences: int
+    stop_strings: Each[str | Sequence[str] | None]
 
 
 class GenerateKeywords(DraftingKeywords, RequestKeywords, total=False):

@@ -34,6 +34,7 @@ def test_options_of_other_libraries():
     assert Options.of(dict(num_return_sequences=3)).n == 3
     assert Options.of(dict(max_tokens=9)).max_new_tokens == 9
     assert Options.of(dict(min_tokens=2)).min_new_tokens == 2
+    assert Options.of(dict(stop_strings=["."])).stop == Options.of(dict(stop=["."])).stop
     schema = {"type": "integer"}
     assert rename_options(
         {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}

@@ -3,6 +3,7 @@
 import warnings
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -30,6 +31,20 @@ def generator(target) -> Generator:
 
 
 OPTIONS = dict(max_new_tokens=8, temperature=1.0, ignore_eos=True)
+
+
+def test_a_model_in_float16_writes_the_texts_of_the_same_numbers_in_float32():
+    half = tiny_model(0, num_layers=1, dtype="float16")
+    graph, parameters = nnx.split(half)
+    parameters = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.float16 else x, parameters)
+    full = tiny_model(0, num_layers=1)
+    nnx.update(full, parameters)
+    prompts = [[5, 6, 7], [9, 8, 7, 6]]
+    texts = [
+        [result.token_ids for result in Generator(language_model(model), "ngram")(prompts, max_new_tokens=16)]
+        for model in (half, full)
+    ]
+    assert texts[0] == texts[1]
 
 
 def test_samples_differ_and_the_first_is_that_of_the_seed_alone(generator):

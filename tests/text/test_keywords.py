@@ -9,7 +9,7 @@ from specjax.requests.options import Options
 from specjax.text.generate import _SETTINGS
 from specjax.text.keywords import DraftingKeywords, GenerateKeywords, RequestKeywords
 
-OF_OTHERS = {"max_tokens", "min_tokens", "num_return_sequences", "do_sample", "response_format"}
+OF_OTHERS = {"max_tokens", "min_tokens", "num_return_sequences", "stop_strings", "do_sample", "response_format"}
 """Names of options in other libraries, see docs/options.md."""
 
 
@@ -24,7 +24,7 @@ def test_options_of_methods():
 def test_options_of_requests():
     assert names(RequestKeywords) == {field.name for field in dataclasses.fields(Options)} | OF_OTHERS
     for name in OF_OTHERS - {"response_format"}:
-        Options.of({name: 1 if name != "do_sample" else True})
+        Options.of({name: {"do_sample": True, "stop_strings": "."}.get(name, 1)})
 
 
 def test_generate_takes_both_and_the_settings_of_a_generator():
