@@ -81,6 +81,10 @@ class Programs(SlotPrograms):
         began += self.compile_seconds - compiled
         return Launch(rounds, results, places, began, self.compile_seconds)
 
+    def began(self, launch: Launch) -> float:
+        """The time at which the device began these rounds, if they are the next to finish."""
+        return max(launch.began, self._ended)
+
     def finish(self, launch: Launch) -> tuple[slots.RoundResults, float | None]:
         """The results of the running slots, on the host, and the seconds of the rounds.
 
@@ -88,7 +92,7 @@ class Programs(SlotPrograms):
         has compiled a program meanwhile.
         """
         results = fetch(launch.results)
-        began, self._ended = max(launch.began, self._ended), time.perf_counter()
+        began, self._ended = self.began(launch), time.perf_counter()
         seconds = self._ended - began if launch.compiled == self.compile_seconds else None
         if (choices := results.choices) is not None and seconds is not None:
             all_rounds = int((results.rounds[..., 2] > 0).any(0).sum())

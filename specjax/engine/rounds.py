@@ -20,6 +20,10 @@ from .slots import RoundResults
 from .step_size import StepSize
 
 
+_MARGIN = 0.005
+"""The next rounds are launched so many seconds before the device has run those before."""
+
+
 class Flight(NamedTuple):
     """Rounds that the device runs, and the rows that run."""
 
@@ -50,6 +54,15 @@ class Rounds:
         self._constraints = constraints
         self._pace = pace
         self._flying: Flight | None = None
+
+    @property
+    def seconds_to_launch(self) -> float:
+        """The seconds until the next rounds must be launched, so that the device need not wait."""
+        if self._flying is None:
+            return 0.0
+        launch = self._flying.launch
+        end = self._programs.began(launch) + launch.rounds * self._pace.seconds_of_round
+        return max(end - _MARGIN - time.perf_counter(), 0.0)
 
     def run(self, ahead: bool) -> None:
         """Launches the next rounds, and hands out the tokens of those before.
