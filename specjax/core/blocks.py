@@ -127,9 +127,10 @@ def without_arrays(cache):
 
 
 def give_pools(tree, pools, table: jax.Array):
-    """A pytree whose ``Blocks`` get the arrays of ``pools``, in order, and this table."""
+    """A pytree whose first ``Blocks`` get the arrays of ``pools``, in order, and this table."""
     left = iter(jax.tree.leaves(pools))
-    return map_arrays(lambda leaf: Blocks(next(left), table) if is_blocks(leaf) else leaf, tree)
+    give = lambda blocks: blocks if (pool := next(left, None)) is None else Blocks(pool, table)
+    return map_arrays(lambda leaf: give(leaf) if is_blocks(leaf) else leaf, tree)
 
 
 def take_pools(tree) -> tuple:

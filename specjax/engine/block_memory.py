@@ -1,6 +1,7 @@
 """The blocks that each row of an engine has, and the row that waits when they are few."""
 
 from collections.abc import Sequence
+from operator import eq
 
 from ..loop.jump_forward import MOST_FORCED
 from .block_pool import BlockPool
@@ -43,8 +44,11 @@ class BlockMemory(RowMemory):
     def usage(self) -> float:
         return self.pool.used / self.pool.count
 
-    def begin(self, row: Row) -> bool:
-        keys = self._keys(row.text, 0 if row.is_scored else row.held)
+    def begin(self, row: Row, reading: Sequence[Row]) -> bool:
+        row.keys = self._keys(row.text, row.length)
+        keys = [] if row.is_scored else row.keys[: row.held // STEP]
+        if any(self._will_have_more(keys, other) for other in reading):
+            return False
         shared = self.pool.share(keys[self._steps - 1 :: self._steps])
         others = self.pool.take(self._count(row.length) - len(shared))
         if others is None:
@@ -52,9 +56,12 @@ class BlockMemory(RowMemory):
             return False
         row.blocks = shared + others
         row.start = len(shared) * self._size + self._copy_part(keys[len(shared) * self._steps :], others[0])
-        self._programs.reading_table[0] = 0
-        self._programs.reading_table[0, : len(row.blocks)] = row.blocks
         return True
+
+    def _will_have_more(self, keys: Sequence[bytes], other: Row) -> bool:
+        """Whether a row with ``keys`` shares tokens with ``other`` that are not in the pool yet."""
+        alike = sum(map(eq, keys, other.keys))
+        return alike > 0 and self.pool.find(keys[alike - 1]) is None
 
     def _copy_part(self, keys: Sequence[bytes], block: int) -> int:
         """Copies the tokens with most of ``keys`` to a block. Returns their number."""
@@ -66,7 +73,7 @@ class BlockMemory(RowMemory):
 
     def place(self, row: Row, may_share: bool) -> None:
         """Gives a slot the blocks of its row. ``may_share``: whether others may have them too."""
-        self._programs.tables[row.slot] = self._programs.reading_table[0]
+        self._programs.tables[row.slot] = self._programs.table_of([row.blocks])[0]
         if may_share:
             self._name(row, row.length)
 
@@ -115,7 +122,7 @@ class BlockMemory(RowMemory):
 
     def _suspend(self, scheduler: Scheduler, row: Row) -> None:
         """Takes a row's blocks away. It is read again later, and goes on where it was."""
-        if row is not scheduler.reading:
+        if row not in scheduler.reading:
             row.saved = self._programs.suspend(row.slot)
             row.held = held_in_blocks(row.saved, 0)
             self._name(row, row.held)

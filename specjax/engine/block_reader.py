@@ -21,7 +21,7 @@ class BlockReader(Reader):
     A row that had to wait is read with all of its text, and then goes on where it was.
 
     Args:
-      memory: gives the row that is read its blocks.
+      memory: gives the rows that are read their blocks.
       others: the arguments of ``Reader``.
     """
 

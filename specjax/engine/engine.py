@@ -29,10 +29,10 @@ from .step_thread import StepThread
 class Engine(StepThread):
     """Decodes requests that come at any time, in a batch of ``slots`` rows.
 
-    A request waits for a free slot. Its prompt is read in chunks of its own between rounds of the
-    running rows. Its text does not depend on the requests that share the batch: it is that of a
-    ``Generator`` for the same options and seed. Nothing is compiled after the first use of each
-    program, see ``programs``.
+    A request waits for a free slot. Its prompt is read in chunks between rounds of the running
+    rows, in blocks together with others. Its text does not depend on the requests that share the
+    batch: it is that of a ``Generator`` for the same options and seed. Nothing is compiled after
+    the first use of each program, see ``programs``.
 
     ``step`` drives the device. Handles call it, unless ``start`` has started a thread that does. A
     ``with`` block starts the thread, and waits at its end for all requests. The thread launches
@@ -94,7 +94,7 @@ class Engine(StepThread):
         self._stepping = threading.Lock()
         self._updating = threading.Lock()
         super().__init__()
-        self._scheduler = Scheduler(options.slots, self.constraints, self.memory, self.changed)
+        self._scheduler = Scheduler(options.slots, self.constraints, self.memory, self.changed, sizes.prompts)
         parts = self.programs, self._scheduler, self.memory, self.constraints, self._pace
         self._rounds = Rounds(self.generator, *parts)
 
@@ -134,7 +134,7 @@ class Engine(StepThread):
         return handle
 
     def step(self) -> bool:
-        """Reads a chunk of a prompt, or several short prompts, and runs the next rounds.
+        """Reads a chunk of a prompt, or several prompts, and runs the next rounds.
 
         Returns whether work is left. If the device fails, all requests end with its error.
         """
@@ -244,32 +244,30 @@ class Engine(StepThread):
             if row.handle in cancelled:
                 self.programs.release(row.slot)
                 self._scheduler.free(row)
-        reading = self._scheduler.reading
-        if reading is not None and reading.handle in cancelled:
-            self._scheduler.drop_reading()
+        for row in [row for row in self._scheduler.reading if row.handle in cancelled]:
+            self._scheduler.drop_reading(row)
 
     def _read_chunks(self) -> None:
-        """Reads a chunk of the next prompt. Further chunks follow where running rows may wait."""
+        """Reads chunks of the next prompts. Further ones follow where running rows may wait."""
         began = time.perf_counter()
         chunks = 0
         self._pace.share(self._scheduler.num_unread, len(self._scheduler.rows))
         while self._read_chunk():
             chunks += 1
-            row = self._scheduler.reading
-            left = None if row is None else row.length - 1 - row.start
-            if not self._pace.has_room(chunks, time.perf_counter() - began, left):
+            if not self._pace.has_room(chunks, time.perf_counter() - began, self._scheduler.unread_tokens):
                 break
 
     def _read_chunk(self) -> bool:
-        """Reads a chunk of the next prompt, if a slot is free. Returns whether there was a prompt.
+        """Reads chunks of the next prompts, if a slot is free. Returns whether there was a prompt.
 
         The row of a prompt is decoded after its last chunk.
         """
         self._scheduler.take_next(self.programs.compile_seconds)
-        row = self._scheduler.reading
-        if row is not None and self._reader.read(row, running=bool(self._scheduler.rows)):
-            self._scheduler.begin_decoding()
-        return row is not None
+        if not self._scheduler.reading:
+            return False
+        for row in self._reader.read(self._scheduler.reading, running=bool(self._scheduler.rows)):
+            self._scheduler.begin_decoding(row)
+        return True
 
     def _fail(self, error: Exception) -> None:
         """Ends all requests with ``error``, and empties the slots."""

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,8 +20,8 @@ from .prefix_blocks import BLOCK, Block
 Program = tuple[str, int]
 """A program that is compiled ahead, such as ("rounds", 4).
 
-"rounds", "plain" and "grammar" have a width, "chunk" has a size, "wait" the number of slots, and
-"beginnings" the largest chunk.
+"rounds", "plain" and "grammar" have a width, "chunk" has a size, "prompts" the number of prompts
+that are read together, "wait" the number of slots, and "beginnings" the largest chunk.
 """
 
 LEAST_CHUNK = BLOCK
@@ -31,27 +31,46 @@ _TOGETHER = 8
 """Blocks that one program writes. Another program writes one block."""
 
 
+class Part(NamedTuple):
+    """A prompt of those that one program reads.
+
+    Attributes:
+      request: the prompt.
+      filled, drafted: its row, and that of the draft, or None.
+      start: the first place of its chunk.
+      blocks: the numbers of the row's blocks.
+    """
+
+    request: Requests
+    filled: Filled
+    drafted: Filled | None
+    start: int = 0
+    blocks: Sequence[int] = ()
+
+
 class PromptPrograms(CompiledCalls):
     """The base of ``Programs``: target and draft read a prompt into a row that has no slot yet.
 
-    There is a program for each size of a chunk, a power of two.
+    There is a program for each size of a chunk and each number of prompts, powers of two.
 
     Args:
       blank: the request of an empty slot, of one token, which has ended.
       chunk: the most tokens of a prompt that one forward reads.
       block: the positions of a block; None for rows with keys and values of their own.
+      prompts: the most prompts that one forward reads, a power of two; 1 without blocks.
 
     Attributes:
+      together: the numbers of prompts that one forward reads, in order.
       ready: the programs that may run, of those that are compiled ahead; None for all.
       block_shapes: the arrays of a block of the target and of the draft, see ``pools``.
-      reading_table: int32 [1, T / S], the blocks of the row that is read.
     """
 
-    def __init__(self, session: Session, blank: Requests, chunk: int, block: int | None):
+    def __init__(self, session: Session, blank: Requests, chunk: int, block: int | None, prompts: int):
         super().__init__(session)
         self.chunk = chunk
         self.capacity = blank.tokens.shape[1]
-        self.reading_table = np.zeros((1, self.capacity // block if block else 0), np.int32)
+        self.together = tuple(1 << i for i in range(prompts.bit_length()))
+        self._places = self.capacity // block if block else 0
         self._in_blocks = block is not None
         self._target_pools: list = []
         self._draft_pools: list = []
@@ -72,6 +91,13 @@ class PromptPrograms(CompiledCalls):
     @property
     def _row_sizes(self) -> dict[str, Any]:
         return dict(capacity=self.capacity, dtype=self._dtype, taps=self._taps)
+
+    def table_of(self, blocks: Sequence[Sequence[int]]) -> np.ndarray:
+        """Int32 [P, T / S], a table of P rows with these numbers of blocks."""
+        table = np.zeros((len(blocks), self._places), np.int32)
+        for row, numbers in zip(table, blocks):
+            row[: len(numbers)] = numbers
+        return table
 
     def _lend(
         self,
@@ -108,15 +134,16 @@ class PromptPrograms(CompiledCalls):
         function = partial(slots.begin_reading, in_blocks=self._in_blocks, **self._row_sizes)
         return self._call(function, (), self._modules[:1], **options)
 
-    def read(self, request: Requests, filled: Filled, start: int, size: int) -> Filled:
-        """Reads the chunk of ``size`` tokens of the prompt from place ``start`` on."""
-        filled, self._target_pools = self._call(**self._reading(request, filled, start, size))
-        return filled
+    def read(self, parts: Sequence[Part], size: int) -> Sequence[Filled]:
+        """The rows of ``parts`` after ``size`` more tokens of each."""
+        rows, self._target_pools = self._call(**self._reading(parts, size))
+        return rows
 
-    def _reading(self, request: Requests, filled: Filled, start: int, size: int) -> dict[str, Any]:
+    def _reading(self, parts: Sequence[Part], size: int) -> dict[str, Any]:
         function = partial(slots.read_chunk, chunk=size, taps=self._taps)
-        args = request, filled, np.int32(start)
-        lent = self._target_pools, self.reading_table
+        requests, rows, _, starts, blocks = zip(*parts)
+        args = requests, rows, np.array(starts, np.int32)
+        lent = self._target_pools, self.table_of(blocks)
         return self._lend(function, args, self._modules[:1], *lent, donated=(2,), key=(size,))
 
     def chunk_for(self, unread: int, most: int, start: int = 0) -> int:
@@ -133,6 +160,25 @@ class PromptPrograms(CompiledCalls):
             size //= 2
         return size
 
+    def count_together(self, unread: Sequence[int], most: int) -> int:
+        """How many prompts the next program reads, the first of those with ``unread`` tokens left.
+
+        They share ``most`` tokens of a program. The smallest number is taken with which a prompt is
+        read after the fewest programs on average.
+        """
+
+        def waits(count: int) -> int:
+            """The sum of the numbers of programs after which each prompt is read."""
+            before = total = 0
+            for i in range(0, len(unread), count):
+                needs = [-(-left // (most // count)) for left in unread[i : i + count]]
+                total += sum(needs) + before * len(needs)
+                before += max(needs)
+            return total
+
+        fits = lambda count: count <= len(unread) and count * LEAST_CHUNK <= most and self._is_ready("prompts", count)
+        return min((1, *filter(fits, self.together[1:])), key=waits)
+
     def begin_reading_draft(self, request: Requests, filled: Filled) -> Filled | None:
         """One row before the draft's first chunk of its prompt.
 
@@ -140,18 +186,16 @@ class PromptPrograms(CompiledCalls):
         """
         return self._call(self._begin_draft, (request, filled), self._modules) if self.draft_reads else None
 
-    def read_draft(self, request: Requests, filled: Filled, drafted: Filled, start: int, size: int) -> Filled:
-        """The draft reads the chunk of ``size`` tokens from place ``start`` on.
+    def read_draft(self, parts: Sequence[Part], size: int) -> Sequence[Filled]:
+        """The draft's rows of ``parts`` after ``size`` more tokens of each."""
+        rows, self._draft_pools = self._call(**self._reading_draft(parts, size))
+        return rows
 
-        The target's row is ``filled``.
-        """
-        drafted, self._draft_pools = self._call(**self._reading_draft(request, filled, drafted, start, size))
-        return drafted
-
-    def _reading_draft(self, request: Requests, filled: Filled, drafted: Filled, start: int, size: int) -> dict:
+    def _reading_draft(self, parts: Sequence[Part], size: int) -> dict[str, Any]:
         function = partial(slots.read_draft_chunk, drafter=self.session.drafter, chunk=size)
-        args = request, filled.taps, drafted, np.int32(start)
-        lent = self._draft_pools, self.reading_table
+        requests, rows, drafted, starts, blocks = zip(*parts)
+        args = requests, tuple(row.taps for row in rows), drafted, np.array(starts, np.int32)
+        lent = self._draft_pools, self.table_of(blocks)
         return self._lend(function, args, self._modules, *lent, donated=(4,), key=(size,))
 
     def take_blocks(self, filled: Filled, start: int, size: int) -> tuple[Block, ...]:
@@ -188,16 +232,26 @@ class PromptPrograms(CompiledCalls):
         for count in (1, _TOGETHER):
             self._compile_ahead(**self._putting(filled, blocks * count, 0))
 
-    def compile_chunk(self, size: int) -> None:
-        """Compiles the programs that read chunks of this size, if they are not.
+    def compile_chunk(self, size: int, prompts: int = 1) -> None:
+        """Compiles the programs that read chunks of this size of some prompts, if they are not.
 
         Any thread may call this.
         """
         filled = self.begin_reading()
-        drafted = self.begin_reading_draft(self._blank, filled)
-        self._compile_ahead(**self._reading(self._blank, filled, 0, size))
-        if drafted is not None:
-            self._compile_ahead(**self._reading_draft(self._blank, filled, drafted, 0, size))
+        parts = [Part(self._blank, filled, self.begin_reading_draft(self._blank, filled))] * prompts
+        self._compile_ahead(**self._reading(parts, size))
+        if self.draft_reads:
+            self._compile_ahead(**self._reading_draft(parts, size))
+
+    def compile_together(self, prompts: int) -> None:
+        """Compiles the programs that read so many prompts, if they are not.
+
+        Any thread may call this.
+        """
+        size = LEAST_CHUNK
+        while size * prompts <= self.chunk:
+            self.compile_chunk(size, prompts)
+            size *= 2
 
     def _is_ready(self, kind: str, size: int) -> bool:
         return self.ready is None or (kind, size) in self.ready

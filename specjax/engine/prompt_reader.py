@@ -13,6 +13,7 @@ from .handle import Handle
 from .prefix_blocks import BLOCK, has_states, put_states, take_states
 from .prefix_cache import PrefixCache, Stored
 from .programs import Programs
+from .prompt_programs import Part
 from .request import slot_arrays
 from .step_size import StepSize
 
@@ -33,10 +34,10 @@ class Row:
       stop_state: the state of its stop strings after the newest token.
       is_seeded: whether the request samples with a seed of its own.
       arrays: prompt and options for the device.
-      keys: the keys of the prompt's blocks in the store.
+      keys: the keys of the prompt's blocks in the store, or of the text's in the pool.
       filled, drafted: the prompt as far as target and draft have read it (``Filled``); None before
         the first chunk and after the last. A draft that reads no chunks has none.
-      start, draft_start: the numbers of tokens that are read.
+      start, draft_start: the numbers of tokens that target and draft have read.
       rounds: drafted, accepted and emitted tokens of each of its rounds. A cancelled handle no
         longer counts them.
       prefill_seconds: seconds of its chunks.
@@ -79,6 +80,26 @@ class Row:
         return len(self.handle.prompt) + len(self.handle.token_ids)
 
     @property
+    def unread(self) -> int:
+        """The number of tokens that the target reads before the row is decoded."""
+        return self.length - 1 - self.start
+
+    @property
+    def draft_unread(self) -> int:
+        """The number of tokens that the draft reads before the row is decoded."""
+        return self.length - 1 - self.draft_start
+
+    @property
+    def is_read(self) -> bool:
+        """Whether target and draft have read the text."""
+        return not self.unread and not self.draft_unread
+
+    @property
+    def part(self) -> Part:
+        """The row, as the target's program reads it."""
+        return Part(self.arrays, self.filled, self.drafted, self.start, self.blocks)
+
+    @property
     def is_scored(self) -> bool:
         """Whether the tokens that are read are scored: the first time, where it is asked for."""
         return self.handle.prompt_top is not None and self.saved is None
@@ -107,36 +128,47 @@ class Reader:
         self.prefixes = prefixes
         self.pace = pace
 
-    def read(self, row: Row, running: bool) -> bool:
-        """Reads the next chunk, by the target and by the draft.
+    def read(self, rows: Sequence[Row], running: bool) -> list[Row]:
+        """Reads the next chunks of the first of ``rows``, by the target and by the draft.
 
-        Returns whether the row is read to its end, and is decoded from now on. ``running``: whether
-        other rows wait for this chunk.
+        Returns those of the rows that are read to their end, and are decoded from now on.
+        ``running``: whether other rows wait for these chunks.
         """
         programs = self._programs
-        unread = row.length - 1
         began = time.perf_counter()
         compiled = programs.compile_seconds
-        if row.filled is None:
-            self._begin(row)
+        for row in rows:
+            if row.filled is None:
+                self._begin(row)
         reading = time.perf_counter()
         most = self.pace.size(running)
+        group = self._choose([row for row in rows if not row.is_read], most)
+        most //= len(group) or 1
         size = 0
-        if row.start < unread:
-            size = self._read_chunk(row, most)
-        if row.draft_start < unread:
-            self._read_draft_chunk(row, size or most)
+        if unread := [row for row in group if row.unread]:
+            size = self._read_chunk(unread, most)
+        if unread := [row for row in group if row.draft_unread]:
+            self._read_draft_chunk(unread, size or most)
         if compiled == programs.compile_seconds:
-            self.pace.add_chunk(size, time.perf_counter() - reading)
-        is_read = row.start >= unread and row.draft_start >= unread
-        if is_read:
+            self.pace.add_chunk(size * len(group), time.perf_counter() - reading)
+        read = [row for row in rows if row.is_read]
+        for row in read:
             self._admit(row)
             row.filled = row.drafted = None
-        row.began = time.perf_counter()
-        if is_read:
-            row.handle.begins.setdefault("rounds", row.began)
-        row.prefill_seconds += row.began - began - (programs.compile_seconds - compiled)
-        return is_read
+        ended = time.perf_counter()
+        for row in {*group, *read}:
+            row.prefill_seconds += ended - began - (programs.compile_seconds - compiled)
+        for row in read:
+            row.began = ended
+            row.handle.begins.setdefault("rounds", ended)
+        return read
+
+    def _choose(self, rows: list[Row], most: int) -> list[Row]:
+        """The rows of which the next programs read ``most`` tokens. A scored row is read alone."""
+        if rows and rows[0].is_scored:
+            return rows[:1]
+        rows = [row for row in rows if not row.is_scored]
+        return rows[: self._programs.count_together([row.unread for row in rows], most)]
 
     def _begin(self, row: Row) -> None:
         """The row before its first chunk, with the blocks that the store has."""
@@ -156,34 +188,41 @@ class Reader:
         """Begins to decode a row, which is read to its end."""
         self._programs.admit(row.arrays, row.length, row.filled, row.drafted, row.slot)
 
-    def _read_chunk(self, row: Row, most: int) -> int:
-        """The target reads a chunk of at most ``most`` tokens. Returns the size of the chunk."""
+    def _read_chunk(self, rows: Sequence[Row], most: int) -> int:
+        """The target reads a chunk of at most ``most`` tokens of each row.
+
+        Returns the size of the chunks.
+        """
         programs = self._programs
-        unread = row.length - 1
-        size = programs.chunk_for(unread - row.start, most, row.start)
-        if not row.is_scored:
-            row.filled = programs.read(row.arrays, row.filled, row.start, size)
+        size = programs.chunk_for(max(row.unread for row in rows), most, max(row.start for row in rows))
+        if not rows[0].is_scored:
+            read = programs.read([row.part for row in rows], size)
         else:
-            row.filled, scores = programs.scores.read(row.arrays, row.filled, row.start, size)
-            row.handle.add_scores(scores, min(size, unread - row.start))
-        first = row.start // BLOCK
-        row.start = min(row.start + size, unread)
-        if row.keys[first : row.start // BLOCK]:
-            self._store(row, row.filled, first, size)
+            (row,) = rows
+            filled, scores = programs.scores.read(row.part, size)
+            row.handle.add_scores(scores, min(size, row.unread))
+            read = [filled]
+        for row, filled in zip(rows, read):
+            row.filled = filled
+            first = row.start // BLOCK
+            row.start += min(size, row.unread)
+            if self.prefixes.is_on and row.keys[first : row.start // BLOCK]:
+                self._store(row, filled, first, size)
         return size
 
-    def _read_draft_chunk(self, row: Row, most: int) -> None:
-        """The draft reads a chunk of at most ``most`` tokens.
+    def _read_draft_chunk(self, rows: Sequence[Row], most: int) -> None:
+        """The draft reads a chunk of at most ``most`` tokens of each row.
 
         It reads no further than the target.
         """
-        unread = row.length - 1
-        start = row.draft_start
-        size = self._programs.chunk_for(unread - start, most, start)
-        while row.start < unread and start + size > row.start:
+        programs = self._programs
+        size = programs.chunk_for(max(row.draft_unread for row in rows), most, max(row.draft_start for row in rows))
+        while any(row.unread and row.draft_start + size > row.start for row in rows):
             size //= 2
-        row.drafted = self._programs.read_draft(row.arrays, row.filled, row.drafted, start, size)
-        row.draft_start = start + size
+        read = programs.read_draft([row.part._replace(start=row.draft_start) for row in rows], size)
+        for row, drafted in zip(rows, read):
+            row.drafted = drafted
+            row.draft_start += min(size, row.draft_unread)
 
     def _store(self, row: Row, filled: Filled, first: int, size: int) -> None:
         """Stores the whole blocks of a chunk of ``size`` tokens.

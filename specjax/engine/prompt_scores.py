@@ -17,7 +17,7 @@ from ..loop.prefill import Filled, fill_chunk
 from ..models.base import Model, Output
 from ..parallel import fetch
 from .prefix_blocks import BLOCK
-from .prompt_programs import PromptPrograms
+from .prompt_programs import Part, PromptPrograms
 
 _PIECE = 64
 """The most tokens whose logits over the vocabulary are in memory at once."""
@@ -63,7 +63,7 @@ def read_scored_chunk(
     taps: tuple[int, ...],
     top: int,
 ) -> tuple[Filled, Scores]:
-    """What ``slots.read_chunk`` gives, and the scores of the chunk with ``top`` likeliest tokens.
+    """What ``fill_chunk`` gives, and the scores of the chunk with ``top`` likeliest tokens.
 
     Donate ``filled``.
     """
@@ -102,9 +102,9 @@ class Scoring:
         self._chunk = chunk
         self._static = static
 
-    def read(self, request: Requests, filled: Filled, start: int, size: int) -> tuple[Filled, Scores]:
-        """The row ``filled`` after a chunk of ``size`` tokens, and its scores on the host."""
-        call = self._reading(request, filled, start, size)
+    def read(self, part: Part, size: int) -> tuple[Filled, Scores]:
+        """The row of ``part`` after a chunk of ``size`` tokens, and its scores on the host."""
+        call = self._reading(part, size)
         (filled, scores), self._programs._target_pools = self._programs._call(**call)
         return filled, fetch(scores)
 
@@ -115,12 +115,13 @@ class Scoring:
         """
         size = BLOCK
         while self._programs.session.mesh is None and size <= self._chunk and size < 2 * max(unread, BLOCK):
-            self._programs._compile_ahead(**self._reading(request, self._filled, 0, size))
+            self._programs._compile_ahead(**self._reading(Part(request, self._filled, None), size))
             size *= 2
 
-    def _reading(self, request: Requests, filled: Filled, start: int, size: int) -> dict[str, Any]:
+    def _reading(self, part: Part, size: int) -> dict[str, Any]:
         programs = self._programs
         function = partial(read_scored_chunk, chunk=size, **self._static)
-        lent = programs._target_pools, programs.reading_table
+        lent = programs._target_pools, programs.table_of([part.blocks])
         options: dict[str, Any] = dict(donated=(2,), key=(size,), out_shardings=(self._layouts, self._layouts[1]))
-        return programs._lend(function, (request, filled, np.int32(start)), programs._modules[:1], *lent, **options)
+        args = part.request, part.filled, np.int32(part.start)
+        return programs._lend(function, args, programs._modules[:1], *lent, **options)

@@ -39,8 +39,11 @@ class RowMemory:
         """The share of the memory that rows use; None where it is that of their positions."""
         return None
 
-    def begin(self, row: Row) -> bool:
-        """Whether there is memory to read the row's text. Then the row has it."""
+    def begin(self, row: Row, reading: Sequence[Row]) -> bool:
+        """Whether there is memory to read the row's text. Then the row has it.
+
+        It also waits for memory that it will share with rows that are being read.
+        """
         return True
 
     def release(self, row: Row) -> None:
@@ -74,14 +77,17 @@ class Scheduler:
       constraints: where a request's constraint needs room.
       memory: where a row needs room.
       changed: the lock of the engine, see ``StepThread``.
+      most: the most prompts that are read together.
 
     Attributes:
-      reading: the row whose prompt is read, or None.
+      reading: the rows whose prompts are read, in the order in which they began.
       is_paused: while it is true, no request begins. A thread that holds ``changed`` may set it.
     """
 
-    def __init__(self, slots: int, constraints: Constraints, memory: RowMemory, changed: threading.Condition):
-        self.reading: Row | None = None
+    def __init__(
+        self, slots: int, constraints: Constraints, memory: RowMemory, changed: threading.Condition, most: int = 1
+    ):
+        self.reading: list[Row] = []
         self.is_paused = False
         self._slots: list[Row | None] = [None] * slots
         self._suspended: list[Row] = []
@@ -89,6 +95,7 @@ class Scheduler:
         self._constraints = constraints
         self._memory = memory
         self._changed = changed
+        self._most = most
         self._arrivals: list[tuple[Handle, dict]] = []
         self._waiting: FairQueue[Handle] = FairQueue()
 
@@ -128,13 +135,27 @@ class Scheduler:
     @property
     def running(self) -> list[Row]:
         """The requests that are read or decoded, or will be again, see ``suspend``."""
-        return [row for row in [self.reading, *self._slots, *self._suspended] if row is not None]
+        return [*self.reading, *self.rows, *self._suspended]
 
     @property
     def num_unread(self) -> int:
         """The number of requests that are read, or will be without waiting for a row's end."""
-        free = self._slots.count(None) - (self.reading is not None)
-        return (self.reading is not None) + min(free, len(self._waiting) + len(self._suspended))
+        return len(self.reading) + min(len(self._free), len(self._waiting) + len(self._suspended))
+
+    @property
+    def unread_tokens(self) -> int | None:
+        """The tokens that are left of the prompts that are read.
+
+        It is None if the next chunk may read another prompt.
+        """
+        may_grow = len(self.reading) < min(self.num_unread, self._most)
+        return None if may_grow else sum(row.unread for row in self.reading)
+
+    @property
+    def _free(self) -> list[int]:
+        """The slots that no row has or will have after its prompt is read."""
+        taken = [row.slot for row in self.reading]
+        return [i for i, row in enumerate(self._slots) if row is None and i not in taken]
 
     @property
     def handles(self) -> list[Handle]:
@@ -162,54 +183,60 @@ class Scheduler:
         return Changes([arguments for _, arguments in arrivals], over, cancelled)
 
     def take_next(self, compile_seconds: float) -> None:
-        """Begins to read the next request of the queue. Suspended ones come first.
+        """Begins to read the next requests of the queue. Suspended ones come first.
 
-        It needs a free slot, and room for its constraint and for its text.
+        A request needs a free slot, and room for its constraint and for its text.
 
         ``compile_seconds``: the engine's seconds of compilation so far.
         """
         with self._changed:
-            if self.reading is not None or None not in self._slots:
-                return
-            if self._suspended:
-                return self._read_again()
-            if self.is_paused or not self._waiting:
-                return
-            handle = self._waiting.first
-            state = self._constraints.hold(handle.constraint)
-            if state is None:
-                return
-            row = Row(handle, self._slots.index(None), state, compile_seconds, self._begun)
-            if not self._memory.begin(row):
-                return self._constraints.release(handle.constraint)
-            self.reading = row
-            self._begun += 1
-            self._waiting.pop()
-            handle.begins["read"] = time.perf_counter()
+            while len(self.reading) < self._most and self._free:
+                begins = self._read_again() if self._suspended else self._read_first(compile_seconds)
+                if not begins:
+                    return
 
-    def _read_again(self) -> None:
-        """Begins to read the oldest suspended row again."""
+    def _read_first(self, compile_seconds: float) -> bool:
+        """Whether the first request of the queue begins to be read."""
+        if self.is_paused or not self._waiting:
+            return False
+        handle = self._waiting.first
+        state = self._constraints.hold(handle.constraint)
+        if state is None:
+            return False
+        row = Row(handle, self._free[0], state, compile_seconds, self._begun)
+        if not self._memory.begin(row, self.reading):
+            self._constraints.release(handle.constraint)
+            return False
+        self.reading.append(row)  # before it leaves the queue, see ``has_work``
+        self._begun += 1
+        self._waiting.pop()
+        handle.begins["read"] = time.perf_counter()
+        return True
+
+    def _read_again(self) -> bool:
+        """Whether the oldest suspended row begins to be read again."""
         row = min(self._suspended, key=lambda row: row.age)
-        if self._memory.begin(row):
-            row.slot = self._slots.index(None)
-            self._suspended.remove(row)
-            self.reading = row
+        if not self._memory.begin(row, self.reading):
+            return False
+        row.slot = self._free[0]
+        self.reading.append(row)
+        self._suspended.remove(row)
+        return True
 
     def suspend(self, row: Row) -> None:
         """Takes a row out of its place. It is read again before other requests begin."""
         self._suspended.append(row)
         row.filled = row.drafted = None
-        if row is self.reading:
+        if row in self.reading:
             row.handle.drop_scores()
-            self.reading = None
+            self.reading.remove(row)
         else:
             self._slots[row.slot] = None
 
-    def begin_decoding(self) -> None:
-        """Puts the row that is read into its slot."""
-        assert self.reading is not None
-        self._slots[self.reading.slot] = self.reading  # before the next line, see ``num_running``
-        self.reading = None
+    def begin_decoding(self, row: Row) -> None:
+        """Puts a row that is read into its slot."""
+        self._slots[row.slot] = row  # before the next line, see ``num_running``
+        self.reading.remove(row)
 
     def free(self, row: Row) -> None:
         """Gives the slot of a row, which is empty, to the next request."""
@@ -217,12 +244,11 @@ class Scheduler:
         self._memory.release(row)
         self._slots[row.slot] = None
 
-    def drop_reading(self) -> None:
+    def drop_reading(self, row: Row) -> None:
         """Ends the reading of a prompt."""
-        assert self.reading is not None
-        self._constraints.release(self.reading.handle.constraint)
-        self._memory.release(self.reading)
-        self.reading = None
+        self._constraints.release(row.handle.constraint)
+        self._memory.release(row)
+        self.reading.remove(row)
 
     def clear(self) -> list[Handle]:
         """Forgets all requests. Returns their handles."""
@@ -230,7 +256,7 @@ class Scheduler:
             handles = [*self.handles, *(handle for handle, _ in self._arrivals)]
             self._waiting.clear()
             self._arrivals.clear()
-        self.reading = None
+        self.reading = []
         self._slots = [None] * len(self._slots)
         self._suspended = []
         self._constraints.release_all()

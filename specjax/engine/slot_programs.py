@@ -37,10 +37,10 @@ class SlotPrograms(PromptPrograms):
       logprobs: see ``prefill``.
       beside: bytes that the device needs beside the rows; None for those of a row's keys and
         values.
-      block: the positions of a block, see ``prompt_programs``.
+      block, prompts: see ``prompt_programs``.
 
     Attributes:
-      block: see above.
+      block: the positions of a block, or None.
       blocks: the number of blocks, see ``make_pools``.
       row_bytes: the bytes of a row's keys, values and taps.
       tables: int32 [count, T / S], the blocks of each slot's row.
@@ -60,15 +60,16 @@ class SlotPrograms(PromptPrograms):
         chunk: int,
         logprobs: int | None,
         beside: int | None,
-        block: int | None = None,
+        block: int | None,
+        prompts: int,
     ):
-        super().__init__(session, blank, chunk, block)
+        super().__init__(session, blank, chunk, block, prompts)
         self.count = count
         self.block = block
         self.blocks = 0
         # Other methods have nothing left to read when a row gets its slot.
         self._reads_at_once = not self.draft_reads and type(session.drafter).init is not Drafter.init
-        self.tables = np.zeros((count, self.reading_table.shape[1]), np.int32)
+        self.tables = self.table_of([()] * count)
         self.widths = *widths, count
         self._static: dict[str, Any] = dict(drafter=session.drafter, dtype=self._dtype, logprobs=logprobs)
         self._whole = None if session.mesh is None else NamedSharding(session.mesh, PartitionSpec())
@@ -81,7 +82,8 @@ class SlotPrograms(PromptPrograms):
         self.scores = Scoring(self, filled, layouts, chunk=chunk, taps=self._taps, top=logprobs or 0)
         self.row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(filled))
         row = self._begin_row(blank, filled)
-        check_memory(row, count, sum(widths), self.row_bytes if beside is None else beside, session.mesh)
+        beside = (self.row_bytes if beside is None else beside) + (prompts - 1) * self.row_bytes
+        check_memory(row, count, sum(widths), beside, session.mesh)
         self._spread(row)
 
     @property
@@ -103,7 +105,7 @@ class SlotPrograms(PromptPrograms):
         """The axes of rows of a state whose keys and values are in blocks."""
         drafted = self.begin_reading_draft(self._blank, filled)
         begin = partial(slots.begin_row, *self._models, self._blank, chunk=LEAST_CHUNK, **self._static)
-        return hollow_axes(begin, (filled, drafted), self.block_shapes, self.reading_table, self._axes)
+        return hollow_axes(begin, (filled, drafted), self.block_shapes, self.table_of([()]), self._axes)
 
     @property
     def _state_layout(self) -> DecodeState | None:
@@ -146,8 +148,8 @@ class SlotPrograms(PromptPrograms):
         options: dict[str, Any] = dict(donate_argnums=2, out_shardings=self._state_layout)
         return dict(function=function, args=args, modules=self._modules, key=(chunk,), **options)
 
-    def compile_chunk(self, size: int) -> None:
-        super().compile_chunk(size)
+    def compile_chunk(self, size: int, prompts: int = 1) -> None:
+        super().compile_chunk(size, prompts)
         if self._reads_at_once:
             self._compile_ahead(**self._admitting(self._blank, self.begin_reading(), None, 0, size))
 

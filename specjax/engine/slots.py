@@ -25,7 +25,8 @@ from ..errors import RequestError
 from ..loop import decode
 from ..loop.drafter import Drafter
 from ..loop.jump_forward import MOST_FORCED
-from ..loop.prefill import Filled, begin_decoding, fill_chunk, nothing_filled, prefill
+from ..loop.prefill import Filled, begin_decoding, nothing_filled, prefill
+from ..loop.prompts_together import fill_together, join_rows
 from ..models.base import Model
 from ..parallel import split_rows
 
@@ -114,13 +115,14 @@ def begin_reading(target: Model, *, capacity: int, dtype, taps: tuple[int, ...],
 
 
 def read_chunk(
-    target: Model, requests: Requests, filled: Filled, start: jax.Array, *, chunk: int, taps: tuple[int, ...]
-) -> Filled:
-    """One row after ``chunk`` more tokens of its prompt, from place ``start`` on.
+    target: Model, requests: tuple, filled: tuple, starts, *, chunk: int, taps: tuple[int, ...]
+) -> tuple[Filled, ...]:
+    """Rows of one after ``chunk`` more tokens of their prompts, from places ``starts`` [P] on.
 
-    Donate ``filled``.
+    ``requests`` and ``filled`` have a record for each of P rows. Donate ``filled``.
     """
-    return fill_chunk(target, requests.tokens, requests.lengths - 1, filled, start, chunk, taps)
+    tokens, lengths = join_rows([(each.tokens, each.lengths) for each in requests])
+    return fill_together(target, tokens, lengths - 1, filled, starts, chunk, taps)
 
 
 def read_first_chunk(target: Model, requests: Requests, *, chunk: int, **sizes) -> Filled:
@@ -129,7 +131,7 @@ def read_first_chunk(target: Model, requests: Requests, *, chunk: int, **sizes) 
     ``sizes``: the arguments of ``begin_reading``.
     """
     filled = begin_reading(target, **sizes)
-    return read_chunk(target, requests, filled, jnp.int32(0), chunk=chunk, taps=sizes["taps"])
+    return read_chunk(target, (requests,), (filled,), jnp.zeros(1, jnp.int32), chunk=chunk, taps=sizes["taps"])[0]
 
 
 def begin_reading_draft(
@@ -148,23 +150,16 @@ def begin_reading_draft(
 
 
 def read_draft_chunk(
-    target: Model,
-    draft,
-    requests: Requests,
-    taps: tuple,
-    drafted: Filled,
-    start: jax.Array,
-    *,
-    drafter: Drafter,
-    chunk: int,
-) -> Filled:
-    """One row after the draft has read ``chunk`` more tokens, from place ``start`` on.
+    target: Model, draft, requests: tuple, taps: tuple, drafted: tuple, starts, *, drafter: Drafter, chunk: int
+) -> tuple[Filled, ...]:
+    """Rows of one after the draft has read ``chunk`` more tokens, as in ``read_chunk``.
 
-    Donate ``drafted``.
+    ``taps`` are those of each row. Donate ``drafted``.
     """
-    draft_reader = drafter.reads(target, draft, requests.tokens, requests.lengths, taps)
+    tokens, lengths = join_rows([(each.tokens, each.lengths) for each in requests])
+    draft_reader = drafter.reads(target, draft, tokens, lengths, join_rows(taps))
     assert draft_reader is not None  # there is a row to read in
-    return fill_chunk(draft_reader[0], requests.tokens, draft_reader[1], drafted, start, chunk)
+    return fill_together(draft_reader[0], tokens, draft_reader[1], drafted, starts, chunk)
 
 
 def begin_row(

@@ -13,7 +13,7 @@ _PAUSE = 0.1
 class StepSize:
     """Chooses the rounds of a step and the size of a chunk.
 
-    The size is a power of two from ``least`` to ``most``.
+    The size is a power of two from ``least`` to ``most``. Several prompts may share it.
 
     A step has as many rounds as come nearest to ``_SECONDS``, from ``least_rounds`` to
     ``most_rounds``. So the fixed cost of a call of the device counts little, and nobody sees that
@@ -78,8 +78,8 @@ class StepSize:
     def has_room(self, chunks: int, seconds: float, left: int | None = None) -> bool:
         """Whether a step may read one more chunk, such as a short prompt.
 
-        It has read ``chunks`` chunks in ``seconds``. ``left``: tokens of the prompt that is read
-        now; None for another prompt.
+        It has read ``chunks`` chunks in ``seconds``. ``left``: tokens of the prompts that are read
+        now; None for others.
         """
         if self._round is None or self._least == self._most:
             return False

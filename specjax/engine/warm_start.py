@@ -47,8 +47,9 @@ class WarmStart:
         grammars = [("grammar", width) for width in {narrow: None, programs.count: None}]
         beginnings = [("beginnings", programs.chunk)] if engine.prefixes.is_on or engine.memory.shares else []
         waits = [("wait", programs.count)] if programs.block else []
+        together = [("prompts", count) for count in programs.together[1:]]
         rounds = [("rounds", width) for width in others[::-1]]
-        self.waiting = [*first, *beginnings, *chunks[:1], *rounds, *waits, *grammars, *chunks[1:]]
+        self.waiting = [*first, *beginnings, *chunks[:1], *rounds, *waits, *grammars, *chunks[1:], *together]
 
     def go_on(self) -> None:
         """Starts the thread that compiles the programs that wait."""
@@ -84,6 +85,8 @@ class WarmStart:
         programs = self._engine.programs
         if kind == "chunk":
             programs.compile_chunk(size)
+        elif kind == "prompts":
+            programs.compile_together(size)
         elif kind == "beginnings":
             programs.compile_beginnings(chunk_sizes(self._engine))
         elif kind == "wait":
@@ -100,6 +103,7 @@ def describe(program: Program) -> str:
     texts = "1 text" if size == 1 else f"{size} texts"
     return {
         "chunk": f"prompts in chunks of {size} tokens",
+        "prompts": f"{size} prompts together",
         "plain": f"plain rounds of {texts}",
         "rounds": f"rounds of {texts}",
         "grammar": f"rounds of {texts} with grammars",
@@ -122,14 +126,16 @@ def _longest_prompt(engine: Engine) -> int:
 def warm_up(engine: Engine) -> None:
     """Compiles all programs of a started engine: one short request for each size of a chunk.
 
-    Then the longest of them again, whose beginning is now in the store of prefixes. Rounds with
-    constraints are compiled when the first request asks for them.
+    Each prompt is read alone. Then the longest of them is read again, whose beginning is now in the
+    store of prefixes. Rounds with constraints are compiled when the first request asks for them.
     """
     vocab_size = engine.target.config.vocab_size
     longest = _longest_prompt(engine)
     prompts = [[i % vocab_size] * min(size + 1, longest) for i, size in enumerate(chunk_sizes(engine))]
-    for handle in [engine.submit(prompt, max_new_tokens=1) for prompt in (*prompts, *prompts[:1], *prompts[-1:])]:
-        handle.result()
+    for prompt in (*prompts, *prompts[:1], *prompts[-1:]):
+        engine.submit(prompt, max_new_tokens=1).result()
+    for count in engine.programs.together[1:]:
+        engine.programs.compile_together(count)
     engine.compile_rounds()
     if engine.programs.block:
         engine.programs.compile_beginnings(())

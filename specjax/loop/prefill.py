@@ -237,22 +237,26 @@ def nothing_filled(model: Reads, B: int, T: int, dtype, taps: tuple[int, ...] = 
 
 @own_settings()
 def fill_chunk(model: Reads, tokens, lengths, filled: Filled, start, chunk: int, taps: tuple[int, ...] = ()) -> Filled:
-    """Commits the ``chunk`` tokens from place ``start`` on.
-
-    Tokens at or after ``lengths`` [B] are left out.
-
-    All tokens before ``start`` must be read already. The length of the returned cache is
-    ``lengths``.
-    """
-    cache, all_taps, finite = filled
-    mask = jnp.tril(jnp.ones((chunk, chunk), bool))
-    cache = cache.replace(length=jnp.full(lengths.size, start))
-    positions = cache.length[:, None] + jnp.arange(chunk)
+    """Commits the ``chunk`` tokens from place ``start`` on, see ``fill_piece``."""
     piece = lax.dynamic_slice_in_dim(tokens, start, chunk, 1)
+    read = fill_piece(model, piece, lengths, filled, jnp.full(lengths.size, start), taps)
+    put = lambda old, new: lax.dynamic_update_slice_in_dim(old, new, start, 1)
+    return read._replace(taps=tuple(map(put, filled.taps, read.taps)))
+
+
+@own_settings()
+def fill_piece(model: Reads, piece, lengths, filled: Filled, starts, taps: tuple[int, ...] = ()) -> Filled:
+    """Commits the tokens ``piece`` [B, C], in each row those from its place in ``starts`` [B] on.
+
+    Tokens at or after ``lengths`` [B] are left out. All tokens before ``starts`` must be read
+    already. The length of the returned cache is ``lengths``, and the returned taps are [B, C, E].
+    """
+    mask = jnp.tril(jnp.ones((piece.shape[1],) * 2, bool))
+    cache = filled.cache.replace(length=starts)
+    positions = starts[:, None] + jnp.arange(piece.shape[1])
     out = model(piece, positions, mask, cache, taps=taps, rope_lengths=lengths[:, None] + 1)
-    finite &= (jnp.isfinite(out.hidden).all(-1) | (positions >= lengths[:, None])).all(-1)
-    all_taps = tuple(lax.dynamic_update_slice_in_dim(old, new, start, 1) for old, new in zip(all_taps, out.taps))
-    return Filled(commit(cache, out.rows, None, lengths, valid=finite), all_taps, finite)
+    finite = filled.finite & (jnp.isfinite(out.hidden).all(-1) | (positions >= lengths[:, None])).all(-1)
+    return Filled(commit(cache, out.rows, None, lengths, valid=finite), out.taps, finite)
 
 
 def read_source(model: Decoder, tokens: jax.Array, lengths: jax.Array, dtype) -> KVCache:

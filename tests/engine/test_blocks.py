@@ -10,6 +10,7 @@ from support.models import TINY, language_model, random_head, tiny_model
 
 from specjax import Engine, Generator, NumericsError, RequestError
 from specjax.engine import memory
+from specjax.engine.prompt_programs import Part
 from specjax.heads import Eagle3Config, Eagle3Head, Head
 
 SIZES = dict(slots=3, chunk=16, capacity=256, rounds=4)
@@ -80,13 +81,15 @@ def test_prompts_that_begin_alike_have_blocks_in_common(target, alone):
     assert facts(third) == facts(alone(turn, **options))
 
 
-@pytest.mark.parametrize("program", ["rounds of 1", "rounds of 3", "copy of a block"])
+@pytest.mark.parametrize("program", ["rounds of 1", "rounds of 3", "chunks of 2 prompts", "copy of a block"])
 def test_no_program_copies_a_pool(paged, program):
     """A compiled round has no copy, scatter, gather or transpose of a whole pool."""
     programs = paged.programs
+    parts = [Part(programs._blank, programs.begin_reading(), None)] * 2
     call = {
         "rounds of 1": lambda: programs._some_rounds("rounds", 1, [0], None),
         "rounds of 3": lambda: programs._all_rounds("rounds", 1, None),
+        "chunks of 2 prompts": lambda: programs._reading(parts, 16),
         "copy of a block": lambda: dict(modules=(), key=()) | programs._copying(1, 2),
     }[program]()
     function, args, modules, key = (call.pop(name) for name in ("function", "args", "modules", "key"))

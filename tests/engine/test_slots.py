@@ -113,7 +113,7 @@ def test_a_draft_that_reads_a_prompt_in_chunks_has_the_state_of_a_prefill(method
     drafted = slots.begin_reading_draft(target, draft, requests, filled, drafter=drafter, dtype="float32")
     for begin, size in ((0, 16), (16, 32)):
         read = jax.jit(partial(slots.read_draft_chunk, drafter=drafter, chunk=size))
-        drafted = read(target, draft, requests, filled.taps, drafted, jnp.int32(begin))
+        (drafted,) = read(target, draft, (requests,), (filled.taps,), (drafted,), jnp.int32([begin]))
     found = jax.jit(partial(slots.begin_row, drafter=drafter, **STATIC))(target, draft, requests, filled, drafted)
     for new, old in zip(jax.tree.leaves(found.drafter), jax.tree.leaves(expected.drafter)):
         own, other = (x[:, :, :39] if x.ndim == 4 else x for x in (new, old))  # later places of a cache are void

@@ -148,6 +148,37 @@ def test_rows_that_wait_for_memory_compile_nothing(target, draft, rule, widths):
     assert [facts(r) for r in results] == [facts(alone(prompt, **options)) for prompt, options in requests]
 
 
+@pytest.mark.parametrize(
+    ("method", "rule"),
+    [
+        ("ngram", "auto"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [("draft_model", "auto"), ("ngram", "typical")]),
+    ],
+)
+def test_prompts_that_are_read_together_compile_nothing(target, draft, monkeypatch, method, rule):
+    setting = dict(method=method, draft=draft if method == "draft_model" else None, rule=rule)
+    engine, counts, results = Engine(target, **setting, slots=8, capacity=256, blocks=40, prompts=4), set(), []
+    read = engine.programs.read
+    monkeypatch.setattr(engine.programs, "read", lambda parts, size: counts.add(len(parts)) or read(parts, size))
+
+    def ask(*prompts: list[int]):
+        with engine._stepping:  # all of them come at once
+            handles = [engine.submit(prompt, **GREEDY) for prompt in prompts]
+        results.extend(handle.result() for handle in handles)
+
+    prompts = [[i, *LONG[: 20 + i]] for i in range(1, 9)], [[9, *LONG, *LONG], [10, *LONG, *LONG]]
+    with engine:
+        warm = WarmStart(engine)
+        warm.begin()
+        without_grammars(warm)
+        warm.go_on()
+        warm.wait()
+        assert count_compilations(lambda: [ask(*some) for some in prompts]) == 0
+    assert counts >= {2, 4}
+    alone = Generator(target, **setting, capacity=256)
+    assert [facts(r) for r in results] == [facts(alone(prompt, **GREEDY)) for prompt in sum(prompts, [])]
+
+
 def test_a_lossy_rule_never_rests(target):
     engine = Engine(target, "ngram", rule="typical", slots=2, capacity=256)
     with engine:

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from ...core.cache import Rows, commit
 from ...loop.prefill import fill
@@ -150,12 +149,11 @@ class _Pairs:
         return layers.with_layers([*range(layers.num_layers)] * len(self.modules))
 
     def __call__(self, tokens, positions, mask, cache, **_) -> Output:
-        at = positions[0, 0]  # ``fill`` reads the same places in all rows
-        piece = lambda whole: lax.dynamic_slice_in_dim(whole, at, positions.shape[1], 1)
-        hidden = self.head.fuse(self.target, tuple(map(piece, self.taps)))
+        piece = lambda whole, at: jnp.take_along_axis(whole, at, 1, mode="clip")
+        hidden = self.head.fuse(self.target, tuple(piece(tap, positions[..., None]) for tap in self.taps))
         rows = ()
         for k, module in enumerate(self.modules):
-            tokens = piece(jnp.roll(self.tokens, -1 - k, 1))
+            tokens = piece(self.tokens, positions + 1 + k)
             out = module(self.target, tokens, hidden, positions, mask, cache)
             hidden = out.hidden
             rows = rows + out.rows
