@@ -14,7 +14,7 @@ BOUNDS = {
     "slots": (1, LARGEST),
     "capacity": (1, LARGEST),
     "chunk": (LEAST_CHUNK, 512),
-    "prompts": (1, 32),
+    "prompts_together": (1, 32),
     "rounds": (1, MOST_ROUNDS),
     "logprobs": (0, MOST_LOGPROBS),
     "prefix_bytes": (0, LARGEST),
@@ -39,9 +39,9 @@ class EngineOptions:
       chunk: the most tokens of a prompt that are read between two rounds, a power of two. By
         default the engine chooses up to 128, so that a chunk takes less time than the rounds beside
         it.
-      prompts: the most prompts that are read together, a power of two, in blocks alone. Each has
-        its share of a chunk. By default 4, and 1 on a CPU, where two prompts take twice the time of
-        one.
+      prompts_together: the most prompts that are read together, a power of two, in blocks alone.
+        Each has its share of a chunk. By default 4, and 1 on a CPU, where two prompts take twice
+        the time of one.
       rounds: rounds of one step, at most 64. By default the engine chooses up to 32, so that they
         take about 20 ms, and has one on several hosts.
       logprobs: the largest value of a request's option ``logprobs``; None records none. With a
@@ -63,7 +63,7 @@ class EngineOptions:
     widths: Sequence[int] = ()
     capacity: int = 4096
     chunk: int | None = None
-    prompts: int | None = None
+    prompts_together: int | None = None
     rounds: int | None = None
     logprobs: int | None = None
     prefix_bytes: int | None = None
@@ -84,9 +84,9 @@ class EngineOptions:
         if self.in_blocks and self.prefix_bytes:
             raise RequestError("blocks keep the beginnings of prompts themselves; leave prefix_bytes out, or give 0")
         object.__setattr__(self, "widths", check_widths(self.widths, self.slots))
-        if not self.in_blocks and (self.prompts or 1) > 1:
-            raise RequestError("prompts are read together in blocks alone; give blocks or memory, or leave prompts out")
-        for name, size in (("chunk", self.chunk), ("prompts", self.prompts)):
+        if not self.in_blocks and (self.prompts_together or 1) > 1:
+            raise RequestError("prompts_together needs blocks; give blocks or memory, or leave it out")
+        for name, size in (("chunk", self.chunk), ("prompts_together", self.prompts_together)):
             if size is not None and size & (size - 1):
                 raise RequestError(f"{name} must be a power of two, not {size}")
 

@@ -50,7 +50,7 @@ class Sizes:
         chunk = options.chunk or _USUAL_CHUNK
         need = min(options.capacity, generator.target.config.context + generator.drafter.depth + 1)
         capacity = max(1 << (need - 1).bit_length(), chunk)
-        prompts = options.prompts or (1 if jax.default_backend() == "cpu" else _USUAL_PROMPTS)
+        prompts = options.prompts_together or (1 if jax.default_backend() == "cpu" else _USUAL_PROMPTS)
         return Sizes(
             capacity=capacity,
             block=min(_BLOCK, capacity) if options.in_blocks else None,

@@ -14,7 +14,7 @@ from specjax.engine.block_pool import BlockPool
 from specjax.engine.sizes import Sizes
 from specjax.heads import Eagle3Config, Eagle3Head, Head
 
-SIZES = dict(slots=16, capacity=256, chunk=128, rounds=4, prompts=4)
+SIZES = dict(slots=16, capacity=256, chunk=128, rounds=4, prompts_together=4)
 GREEDY = dict(max_new_tokens=9, ignore_eos=True)
 SEEDED = GREEDY | dict(temperature=0.9, seed=7)
 DRAW = np.random.default_rng(3)
@@ -237,8 +237,8 @@ def test_rows_that_wait_for_memory_while_others_are_read(engine_of_one_test, alo
         ("gpu", dict(blocks=9), 4),
         ("gpu", dict(blocks=9, chunk=32), 2),
         ("gpu", {}, 1),
-        ("cpu", dict(blocks=9, prompts=8), 8),
-        ("cpu", dict(blocks=9, prompts=32), 8),
+        ("cpu", dict(blocks=9, prompts_together=8), 8),
+        ("cpu", dict(blocks=9, prompts_together=32), 8),
     ],
 )
 def test_the_prompts_that_are_read_together_by_default(together, monkeypatch, backend, options, prompts):

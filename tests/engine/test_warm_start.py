@@ -157,7 +157,7 @@ def test_rows_that_wait_for_memory_compile_nothing(target, draft, rule, widths):
 )
 def test_prompts_that_are_read_together_compile_nothing(target, draft, monkeypatch, method, rule):
     setting = dict(method=method, draft=draft if method == "draft_model" else None, rule=rule)
-    engine, counts, results = Engine(target, **setting, slots=8, capacity=256, blocks=40, prompts=4), set(), []
+    engine, counts, results = Engine(target, **setting, slots=8, capacity=256, blocks=40, prompts_together=4), set(), []
     read = engine.programs.read
     monkeypatch.setattr(engine.programs, "read", lambda parts, size: counts.add(len(parts)) or read(parts, size))
 
