@@ -24,15 +24,18 @@ def attend_past(own: Partial, q, k, v, length, positions, scores: Scores, bias: 
     On CPU it reads chunks up to the longest row, so unused capacity costs nothing. On other
     platforms it is one masked product, because a loop would wait for the host. Callers there keep
     the capacity close to the content. Blocks are read in chunks on all platforms, because one
-    product would need a copy of the whole past.
+    product would need a copy of the whole past. On TPU a chunk is a block: XLA:TPU moves several to
+    join them, which takes longer than the products.
 
     XLA:GPU joins products that have an operand in common. It would copy all keys of the cache, next
     to the keys of the nodes. If the copy costs more than a launch, a barrier keeps the products
     apart.
     """
     in_chunks, at_once = (partial(each, scores=scores, bias=bias) for each in (_past_in_chunks, _past_at_once))
-    if any(map(is_blocks, jax.tree.leaves(k, is_leaf=is_blocks))):
-        return in_chunks(own, q, k, v, length, positions)
+    first = jax.tree.leaves(k, is_leaf=is_blocks)[0]
+    if is_blocks(first):
+        one_by_one = partial(in_chunks, most=first.block)
+        return lax.platform_dependent(own, q, k, v, length, positions, tpu=one_by_one, default=in_chunks)
     if sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(k)) <= _LARGEST_COPY:
         return lax.platform_dependent(own, q, k, v, length, positions, cpu=in_chunks, default=at_once)
 
@@ -50,8 +53,19 @@ def _past_at_once(own: Partial, q, k, v, length, positions, *, scores: Scores, b
     return merge(own, attend_to_part(q, k, v, mask, scores.softcap, None if bias is None else bias.to(at[None])))
 
 
-def _past_in_chunks(own: Partial, q, k, v, length, positions, *, scores: Scores, bias: Bias | Slopes | None) -> Partial:
-    size = min(PAST_CHUNK, k.shape[2])
+def _past_in_chunks(
+    own: Partial,
+    q,
+    k,
+    v,
+    length,
+    positions,
+    *,
+    scores: Scores,
+    bias: Bias | Slopes | None,
+    most: int | None = None,
+) -> Partial:
+    size = min(most or PAST_CHUNK, k.shape[2])
     oldest = scores.first(positions)
 
     def read_chunk(i, out):

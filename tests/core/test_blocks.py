@@ -12,6 +12,7 @@ from specjax.core.cache import KVCache, _write_at_once, _write_row_by_row, commi
 from specjax.core.stored_rows import EightBits, Halves, store
 from specjax.kernels.gpu.attention import Scores
 from specjax.models import attention
+from specjax.models.attend import attend as attend_by_definition
 
 B, K, T, D, S = 3, 2, 128, 16, 16
 NUMBERS = np.random.default_rng(1).permutation(np.arange(1, 3 * T // S + 4))[: B * T // S].reshape(B, -1)
@@ -96,3 +97,17 @@ def test_attention_over_blocks_has_the_bits_of_the_fixed_cache(scores, dtype):
     rest = length, tuple(rows), jnp.tril(jnp.ones((N, N), bool)), positions
     fixed = attend(normal(B, N, K, G, D), tuple(past), *rest)
     np.testing.assert_array_equal(attend(normal(B, N, K, G, D), tuple(jax.tree.map(in_blocks, past)), *rest), fixed)
+
+
+@pytest.mark.parametrize("scores", [Scores(), Scores(window=40), Scores(softcap=2.0)], ids=str)
+def test_attention_block_by_block_against_the_definition(scores, monkeypatch):
+    """As on a TPU."""
+    choose = lambda *operands, default, tpu=None, **_: (tpu or default)(*operands)
+    monkeypatch.setattr(jax.lax, "platform_dependent", choose)
+    N, G = 4, 3
+    past, rows = ((normal(B, K, count, D), normal(B, K, count, D)[::-1]) for count in (T, N))
+    length = jnp.int32([0, 77, T - N])
+    rest = length, rows, jnp.tril(jnp.ones((N, N), bool)), length[:, None] + jnp.arange(N)
+    queries = normal(B, N, K, G, D)
+    found = jax.jit(partial(attention.attend, scores=scores))(queries, tuple(map(in_blocks, past)), *rest)
+    np.testing.assert_allclose(found, attend_by_definition(queries, past, *rest, scores), atol=2e-5)

@@ -24,6 +24,9 @@ _ARRAY = re.compile(r"\b(pred|bf16|[suf]\d+(?:e\d\w*)?)\[([\d,]*)\](\{[^}]*\})?"
 
 _NAME = re.compile(r"%([\w.\-]+)")
 
+_IN_PLACE = re.compile(r"\{\d*\}: \((\d+), \{\}\)")
+"""An operand in which a kernel writes one of its results."""
+
 FAST = "S(1)"
 """The mark of arrays in a TPU's fast memory."""
 
@@ -71,6 +74,9 @@ class InstructionBytes:
             return 2 * result
         if i.opcode == "dynamic-update-slice":
             return 2 * read(operands[1])
+        in_place = _IN_PLACE.findall(i.text.partition("output_to_operand_aliasing=")[2])
+        if i.opcode == "custom-call" and in_place:
+            return 2 * sum(read(name) for place, name in enumerate(operands) if str(place) not in in_place)
         if i.opcode == "fusion" and i.calls and i.calls[0] in self._bodies:
             return self._moved_by_fusion(self._bodies[i.calls[0]], operands, read, result)
         return result + sum(read(name) for name in operands)

@@ -51,15 +51,19 @@ class Step:
 class Program:
     """One iteration of the largest loop of a compiled program, such as ``decode.run``.
 
-    A loop inside counts as often as it runs, and once if that depends on the data; a loop over
-    experts counts as often as its scope expects. Of the branches of a conditional, the branch that
-    moves most counts.
+    A loop inside counts as often as it runs; a loop over experts counts as often as its scope
+    expects. Of the branches of a conditional, the branch that moves most counts.
+
+    Args:
+      text: the compiled program.
+      runs: how often a loop inside runs if that depends on the data.
 
     Attributes:
       steps: all instructions that the iteration runs.
     """
 
-    def __init__(self, text: str):
+    def __init__(self, text: str, runs: float = 1):
+        self._runs = runs
         self._bodies = computations(text)
         self._instructions = {i.name: i for body in self._bodies.values() for i in body}
         self._shapes = {name: result_of(i) for name, i in self._instructions.items()}
@@ -169,7 +173,7 @@ class Program:
     def _trips(self, loop: Instruction) -> float:
         """The number of runs of a loop.
 
-        Its scope, the compiler's note, or a condition ``i < limit`` has the number; else it is 1.
+        Its scope, the compiler's note, or a condition ``i < limit`` may have the number.
         """
         if expected := expected_times(loop.text):
             return expected
@@ -178,14 +182,14 @@ class Program:
         condition = _CONDITION.search(loop.text)
         test = self._bodies.get(condition[1], [])[-1:] if condition else []
         if not test or test[0].opcode != "compare" or "direction=LT" not in test[0].text:
-            return 1
+            return self._runs
         counter, limit = (self._instructions.get(name) for name in operands_of(test[0]))
         start = self._instructions.get(operands_of(loop)[0])
         if counter is None or counter.opcode != "get-tuple-element" or start is None or start.opcode != "tuple":
-            return 1
+            return self._runs
         first = self._constant(operands_of(start)[place_of(counter)])
         last = self._constant(limit.name if limit else "")
-        return 1 if first is None or last is None else max(last - first, 0)
+        return self._runs if first is None or last is None else max(last - first, 0)
 
     def _constant(self, name: str) -> int | None:
         """The value of a constant, or of a copy of one."""

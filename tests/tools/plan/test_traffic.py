@@ -7,7 +7,7 @@ import pytest
 from specjax.tools.plan.traffic import Collective, Program
 
 
-def loop(body: str, computations: str = "", carry: str = "(s32[], f32[4,8])") -> Program:
+def loop(body: str, computations: str = "", carry: str = "(s32[], f32[4,8])", runs: float = 1) -> Program:
     """The program of a loop with these instructions; ``%p`` is the carry, ``%x`` the float32 array [4, 8] in it."""
     return Program(
         textwrap.dedent(computations)
@@ -30,7 +30,8 @@ ENTRY %main (a: {carry}) -> {carry} {{
   %early = f32[1000,1000]{{1,0}} broadcast(%a), dimensions={{}}
   ROOT %w = {carry} while(%a), condition=%cond, body=%body
 }}
-"""
+""",
+        runs,
     )
 
 
@@ -95,6 +96,16 @@ def test_fusions_that_read_or_write_a_part():
     assert loop(body, FUSIONS).bytes_moved() == 32 + 4 + 32
 
 
+def test_a_kernel_that_writes_in_place_counts_what_it_writes():
+    """Two rows of 32 bytes, each read and written, and not the two arrays of which they become a part."""
+    body = """
+    %r = f32[1,8]{1,0} constant({...})
+    %k = (f32[4,8]{1,0}, f32[4,8]{1,0}) custom-call(%r, %r, %x, %x), custom_call_target="kernel",\
+ output_to_operand_aliasing={{0}: (2, {}), {1}: (3, {})}
+    """
+    assert loop(body).bytes_moved() == 2 * (32 + 32)
+
+
 INNER = """
 %more (q: (s32[], f32[4,8])) -> pred[] {
   %q = (s32[], f32[4,8]) parameter(0)
@@ -143,9 +154,10 @@ def test_a_loop_with_a_counter_runs_from_its_start_to_its_limit():
     assert loop(body, INNER + COUNTED).collectives() == [Collective("all-reduce", 128, 5)]
 
 
-@pytest.mark.parametrize(("trips", "times"), [(', backend_config={"known_trip_count":{"n":"5"}}', 5), ("", 1)])
+@pytest.mark.parametrize(("trips", "times"), [(', backend_config={"known_trip_count":{"n":"5"}}', 5), ("", 3)])
 def test_an_inner_loop_counts_as_often_as_it_runs(trips, times):
-    program = loop(f"%l = (s32[], f32[4,8]) while(%p), condition=%more, body=%turn{trips}", INNER)
+    """As often as the caller says if that depends on the data."""
+    program = loop(f"%l = (s32[], f32[4,8]) while(%p), condition=%more, body=%turn{trips}", INNER, runs=3)
     assert program.bytes_moved() == times * 4 * 128
     assert program.collectives() == [Collective("all-reduce", 128, times)]
 
