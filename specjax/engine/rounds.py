@@ -19,7 +19,6 @@ from .scheduler import RowMemory, Scheduler
 from .slots import RoundResults
 from .step_size import StepSize
 
-
 _MARGIN = 0.005
 """The next rounds are launched so many seconds before the device has run those before."""
 
