@@ -8,7 +8,7 @@ do not know of slots, and a request leaves nothing to the next one.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from ..errors import RequestError
 from ..loop import decode
 from ..loop.drafter import Drafter
 from ..loop.jump_forward import MOST_FORCED
-from ..loop.prefill import Filled, begin_decoding, nothing_filled, prefill
+from ..loop.prefill import Filled, begin_decoding, nothing_filled
 from ..loop.prompts_together import fill_together, join_rows
 from ..models.base import Model
 from ..parallel import split_rows
@@ -75,20 +75,26 @@ class RoundResults(struct.PyTreeNode):
         return jax.tree.map(lambda x: x[row], self.replace(choices=None))
 
 
-def find_row_axes(target: Model, draft, one: Requests, *, drafter: Drafter, **static) -> DecodeState:
+def find_row_axes(target: Model, draft, one: Requests, *, drafter: Drafter, dtype, **static) -> DecodeState:
     """For each array of a state its axis of rows, -1 for ``round``, which has none.
 
     The axis is where the shapes of states of one and of two rows differ. Nothing is computed.
 
     Args:
       one: requests of one row.
-      static: the static arguments of ``prefill``.
+      dtype, static: the static arguments of ``begin_decoding``.
 
     Raises RequestError if the drafter's state has an array that rows share.
     """
-    function = partial(prefill, drafter=drafter, **static)
+
+    def begin(target, draft, requests):  # without a prompt, whose reading takes long to trace
+        reading: dict[str, Any] = dict(drafter=drafter, dtype=dtype)
+        filled = nothing_filled(target, *requests.tokens.shape, dtype, drafter.taps)
+        drafted = begin_reading_draft(target, draft, requests, filled, **reading)
+        return begin_row(target, draft, requests, filled, drafted, **reading, **static)
+
     two = jax.eval_shape(lambda tree: jax.tree.map(lambda x: jnp.concatenate([x, x]), tree), one)
-    states = [jax.eval_shape(function, target, draft, requests) for requests in (one, two)]
+    states = [jax.eval_shape(begin, target, draft, requests) for requests in (one, two)]
     axes = jax.tree.map(_row_axis, *states)
     named = [(jax.tree_util.keystr(path), axis) for path, axis in jax.tree_util.tree_leaves_with_path(axes)]
     shared = [name for name, axis in named if axis < 0 and name != ".round"]
