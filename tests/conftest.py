@@ -61,6 +61,7 @@ LONGEST = (
     "test_tpu_compiler.py",
     "test_sharded.py",
     "test_gpu_compiler.py",
+    "test_block_bytes.py",
     "models/test_families.py",
     "drafters/auto/test_auto.py",
     "test_structure.py",
