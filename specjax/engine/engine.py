@@ -230,7 +230,7 @@ class Engine(StepThread):
         """
         if self.is_started and not self._is_shared:
             with self.changed:
-                self.changed.wait_for(lambda: self._scheduler.has_arrivals, self._rounds.seconds_to_launch)
+                self._rounds.wait(self.changed, lambda: self._scheduler.has_arrivals)
 
     def _take_changes(self) -> None:
         """Puts new requests into the queue, and frees the slots of cancelled ones.

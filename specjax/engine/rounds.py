@@ -1,7 +1,9 @@
 """The rounds of an engine: they are launched, and their tokens handed out to the requests."""
 
 import dataclasses
+import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +23,9 @@ from .step_size import StepSize
 
 _MARGIN = 0.005
 """The next rounds are launched so many seconds before the device has run those before."""
+
+_LOOK = 0.002
+"""The seconds between two looks whether the device has run its rounds."""
 
 
 class Flight(NamedTuple):
@@ -54,14 +59,19 @@ class Rounds:
         self._pace = pace
         self._flying: Flight | None = None
 
-    @property
-    def seconds_to_launch(self) -> float:
-        """The seconds until the next rounds must be launched, so that the device need not wait."""
-        if self._flying is None:
-            return 0.0
-        launch = self._flying.launch
-        end = self._programs.began(launch) + launch.rounds * self._pace.seconds_of_round
-        return max(end - _MARGIN - time.perf_counter(), 0.0)
+    def wait(self, changed: threading.Condition, has_arrivals: Callable[[], bool]) -> None:
+        """Waits until the next rounds must be launched, so that the device need not wait.
+
+        The wait ends when requests come. Whoever holds ``changed`` may call this.
+        """
+        flight, programs = self._flying, self._programs
+        if flight is None:
+            return
+        end = programs.began(flight.launch) + flight.launch.rounds * self._pace.seconds_of_round - _MARGIN
+        while not has_arrivals() and not programs.has_ended(flight.launch):
+            if (left := end - time.perf_counter()) <= 0:
+                return
+            changed.wait(min(left, _LOOK))
 
     def run(self, ahead: bool) -> None:
         """Launches the next rounds, and hands out the tokens of those before.

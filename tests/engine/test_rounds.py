@@ -68,6 +68,7 @@ def test_a_prompt_that_comes_during_rounds_is_read_before_the_next_ones(target, 
     for name in ("launch", "read"):
         call = getattr(programs, name)
         monkeypatch.setattr(programs, name, lambda *given, name=name, call=call: calls.append(name) or call(*given))
+    monkeypatch.setattr(programs, "has_ended", lambda launch: False)
     monkeypatch.setattr(pace, "add_rounds", lambda count, seconds: setattr(pace, "_round", 0.5))
     with engine:
         first = engine.submit(PROMPTS[0], max_new_tokens=40, ignore_eos=True)
@@ -76,6 +77,14 @@ def test_a_prompt_that_comes_during_rounds_is_read_before_the_next_ones(target, 
         engine.submit(PROMPTS[1], max_new_tokens=1).result()
         first.cancel()
     assert calls[0] == "read"
+
+
+def test_rounds_that_are_expected_to_be_slow_are_launched_when_the_device_is_done(engine, started):
+    """Else the measured times would follow the expected ones, and stay too long."""
+    engine._pace.add_rounds(1, 1.0)
+    started()
+    engine.submit(PROMPTS[0], max_new_tokens=100, ignore_eos=True).result()
+    assert engine._pace.seconds_of_round < 0.5
 
 
 def test_a_row_that_has_ended_drops_the_tokens_of_later_rounds(engine, started, alone, monkeypatch):

@@ -46,7 +46,7 @@ def _nothing(config: ModelConfig) -> float:
 
 
 def _in_four_bits(config: ModelConfig) -> float:
-    """The copy has 4 bits a weight, and a scale and an offset for 32. The target has at least 16."""
+    """The copy has 4 bits a weight, and a scale and an offset for 32; the target has 16 or more."""
     return 6 / 16
 
 

@@ -78,7 +78,10 @@ def test_the_shapes_of_a_method_that_chooses_add_up_unless_one_is_taken():
 
 
 def test_quantised_weights_count_by_their_bits():
-    """Half a byte for a weight of int4, one for the output matrix; the copy drafts four times and reads the same cache."""
+    """Half a byte for a weight of int4, one for the output matrix.
+
+    The copy drafts four times and reads the same cache. It has an offset of four bytes for 32 weights.
+    """
     wide = TINY.replace(hidden_size=128, intermediate_size=256, head_dim=32)
     sizes = dict(batch=1, capacity=256, dtype=jnp.dtype("bfloat16"))
     E, F, V, D = wide.hidden_size, wide.intermediate_size, wide.vocab_size, wide.head_dim
@@ -89,7 +92,7 @@ def test_quantised_weights_count_by_their_bits():
         work = products_of(abstract(wide, Plain(), (), make_mesh(), quantize=scheme, **sizes))
         assert work.bytes == size + cache
     drafted = products_of(abstract(wide, QuantizedSelf("int4"), (), make_mesh(), **sizes))
-    assert drafted.bytes == read[None] + cache + 4 * (read["int4"] + cache)
+    assert drafted.bytes == read[None] + cache + 4 * (read["int4"] + 4 * layers / 32 + cache)
 
 
 def test_devices_share_the_work():
