@@ -140,7 +140,6 @@ class Engine(StepThread):
         """
         with self._stepping:
             try:
-                self._wait_for_arrivals()
                 self._take_changes()
                 if self._scheduler.num_unread:
                     self._rounds.hand_out()
@@ -222,15 +221,6 @@ class Engine(StepThread):
             for arguments in arrivals:
                 self._submit(arguments)
             self.step()
-
-    def _wait_for_arrivals(self) -> None:
-        """Waits while the device has rounds to run, or until a request comes.
-
-        The device reads its prompt before it runs further rounds.
-        """
-        if self.is_started and not self._is_shared:
-            with self.changed:
-                self._rounds.wait(self.changed, lambda: self._scheduler.has_arrivals)
 
     def _take_changes(self) -> None:
         """Puts new requests into the queue, and frees the slots of cancelled ones.

@@ -52,7 +52,6 @@ class Programs(SlotPrograms):
         super().__init__(*given, **sizes)
         self.most_rounds = most_rounds
         self._ended = 0.0  # the time of the newest results
-        self._seen: float | None = None  # the time of the next results, once they are seen
         self._widening = threading.Lock()
         self._constrained: dict[Any, frozenset[int]] = {}  # the widths of compiled rounds, by the kind of constraints
 
@@ -82,25 +81,14 @@ class Programs(SlotPrograms):
         began += self.compile_seconds - compiled
         return Launch(rounds, results, places, began, self.compile_seconds)
 
-    def began(self, launch: Launch) -> float:
-        """The time at which the device began these rounds, if they are the next to finish."""
-        return max(launch.began, self._ended)
-
-    def has_ended(self, launch: Launch) -> bool:
-        """Whether the device has run these rounds, which are the next to finish."""
-        if self._seen is None and launch.results.count.is_ready():
-            self._seen = time.perf_counter()
-        return self._seen is not None
-
     def finish(self, launch: Launch) -> tuple[slots.RoundResults, float | None]:
         """The results of the running slots, on the host, and the seconds of the rounds.
 
         Waits for the device. Launches finish in their order. The seconds are None if a later launch
         has compiled a program meanwhile.
         """
-        seen, self._seen = self._seen, None
         results = fetch(launch.results)
-        began, self._ended = self.began(launch), seen or time.perf_counter()
+        began, self._ended = max(launch.began, self._ended), time.perf_counter()
         seconds = self._ended - began if launch.compiled == self.compile_seconds else None
         if (choices := results.choices) is not None and seconds is not None:
             all_rounds = int((results.rounds[..., 2] > 0).any(0).sum())

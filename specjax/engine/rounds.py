@@ -1,9 +1,7 @@
 """The rounds of an engine: they are launched, and their tokens handed out to the requests."""
 
 import dataclasses
-import threading
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,12 +18,6 @@ from .prompt_reader import Row
 from .scheduler import RowMemory, Scheduler
 from .slots import RoundResults
 from .step_size import StepSize
-
-_MARGIN = 0.005
-"""The next rounds are launched so many seconds before the device has run those before."""
-
-_LOOK = 0.002
-"""The seconds between two looks whether the device has run its rounds."""
 
 
 class Flight(NamedTuple):
@@ -58,20 +50,6 @@ class Rounds:
         self._constraints = constraints
         self._pace = pace
         self._flying: Flight | None = None
-
-    def wait(self, changed: threading.Condition, has_arrivals: Callable[[], bool]) -> None:
-        """Waits until the next rounds must be launched, so that the device need not wait.
-
-        The wait ends when requests come. Whoever holds ``changed`` may call this.
-        """
-        flight, programs = self._flying, self._programs
-        if flight is None:
-            return
-        end = programs.began(flight.launch) + flight.launch.rounds * self._pace.seconds_of_round - _MARGIN
-        while not has_arrivals() and not programs.has_ended(flight.launch):
-            if (left := end - time.perf_counter()) <= 0:
-                return
-            changed.wait(min(left, _LOOK))
 
     def run(self, ahead: bool) -> None:
         """Launches the next rounds, and hands out the tokens of those before.

@@ -106,11 +106,6 @@ class Scheduler:
             self._changed.notify_all()
 
     @property
-    def has_arrivals(self) -> bool:
-        """Whether requests came since the last step."""
-        return bool(self._arrivals)
-
-    @property
     def has_work(self) -> bool:
         """Whether a request waits, is being read or is being decoded."""
         return bool(self._arrivals or self._waiting or self.running)

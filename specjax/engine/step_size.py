@@ -52,11 +52,6 @@ class StepSize:
         nearest = self.least_rounds if self._round is None else round(_SECONDS / self._round)
         return min(max(nearest, self.least_rounds), self._most_rounds)
 
-    @property
-    def seconds_of_round(self) -> float:
-        """The measured seconds of a round; 0 before the first one."""
-        return self._round or 0.0
-
     def share(self, unread: int, running: int) -> None:
         """Shares the time of a step among ``unread`` requests with slots and ``running`` rows.
 
@@ -99,7 +94,7 @@ class StepSize:
     @property
     def _bound(self) -> float:
         """The most seconds of the chunks of a step."""
-        return max(self._share * self.rounds * self.seconds_of_round, self._pause)
+        return max(self._share * self.rounds * (self._round or 0), self._pause)
 
 
 def _average(before: float | None, new: float) -> float:

@@ -61,32 +61,6 @@ def test_a_row_begins_with_one_round(target, monkeypatch):
             assert rounds[0] == 1 and set(rounds[2:]) == {3}
 
 
-def test_a_prompt_that_comes_during_rounds_is_read_before_the_next_ones(target, monkeypatch):
-    """By the clock of this engine a round takes half a second, so the second request comes in its time."""
-    engine, calls = Engine(target, "none", slots=2, capacity=256), []
-    programs, pace = engine.programs, engine._pace
-    for name in ("launch", "read"):
-        call = getattr(programs, name)
-        monkeypatch.setattr(programs, name, lambda *given, name=name, call=call: calls.append(name) or call(*given))
-    monkeypatch.setattr(programs, "has_ended", lambda launch: False)
-    monkeypatch.setattr(pace, "add_rounds", lambda count, seconds: setattr(pace, "_round", 0.5))
-    with engine:
-        first = engine.submit(PROMPTS[0], max_new_tokens=40, ignore_eos=True)
-        engine.wait(lambda: len(first.token_ids) > 2)
-        calls.clear()
-        engine.submit(PROMPTS[1], max_new_tokens=1).result()
-        first.cancel()
-    assert calls[0] == "read"
-
-
-def test_rounds_that_are_expected_to_be_slow_are_launched_when_the_device_is_done(engine, started):
-    """Else the measured times would follow the expected ones, and stay too long."""
-    engine._pace.add_rounds(1, 1.0)
-    started()
-    engine.submit(PROMPTS[0], max_new_tokens=100, ignore_eos=True).result()
-    assert engine._pace.seconds_of_round < 0.5
-
-
 def test_a_row_that_has_ended_drops_the_tokens_of_later_rounds(engine, started, alone, monkeypatch):
     """A stop string and a cancellation end rows that the device still decodes. Each row leaves its slot once."""
     left, release = [], engine.programs.release
