@@ -89,7 +89,8 @@ def find_row_axes(target: Model, draft, one: Requests, *, drafter: Drafter, dtyp
 
     def begin(target, draft, requests):  # without a prompt, whose reading takes long to trace
         reading: dict[str, Any] = dict(drafter=drafter, dtype=dtype)
-        filled = nothing_filled(target, *requests.tokens.shape, dtype, drafter.taps)
+        B, T = requests.tokens.shape
+        filled = nothing_filled(target, B, T, dtype, drafter.taps)
         drafted = begin_reading_draft(target, draft, requests, filled, **reading)
         return begin_row(target, draft, requests, filled, drafted, **reading, **static)
 
