@@ -72,7 +72,7 @@ def is_gguf(checkpoint: str | Path) -> bool:
 
 
 def _begins_with(path: Path, start: bytes) -> bool:
-    """Whether a file begins with these bytes; false for one that is not regular or not readable."""
+    """Whether a file begins with these bytes. Files that are not regular or not readable do not."""
     try:
         if not path.is_file():
             return False

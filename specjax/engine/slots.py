@@ -8,7 +8,6 @@ do not know of slots, and a request leaves nothing to the next one.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -88,11 +87,10 @@ def find_row_axes(target: Model, draft, one: Requests, *, drafter: Drafter, dtyp
     """
 
     def begin(target, draft, requests):  # without a prompt, whose reading takes long to trace
-        reading: dict[str, Any] = dict(drafter=drafter, dtype=dtype)
         B, T = requests.tokens.shape
         filled = nothing_filled(target, B, T, dtype, drafter.taps)
-        drafted = begin_reading_draft(target, draft, requests, filled, **reading)
-        return begin_row(target, draft, requests, filled, drafted, **reading, **static)
+        drafted = begin_reading_draft(target, draft, requests, filled, drafter=drafter, dtype=dtype)
+        return begin_row(target, draft, requests, filled, drafted, drafter=drafter, dtype=dtype, **static)
 
     two = jax.eval_shape(lambda tree: jax.tree.map(lambda x: jnp.concatenate([x, x]), tree), one)
     states = [jax.eval_shape(begin, target, draft, requests) for requests in (one, two)]

@@ -109,20 +109,25 @@ def test_a_seed_gives_the_same_text_at_any_time(started):
     assert answers(engine, (PROMPT, SEEDED))[0].token_ids == expected
 
 
-@pytest.mark.parametrize("method", ["ngram", pytest.param("lookahead", marks=pytest.mark.slow)])
-def test_prompts_of_all_lengths_compile_nothing(target, method):
-    """Lookahead makes its state of the whole prompt, when a row gets its slot."""
-    engine = Engine(target, method, slots=3, capacity=256)
-    lengths = [20, 40, 75, 200, 200]  # the last one finds the beginning of the one before
+def count_late_compilations(engine: Engine, use) -> int:
+    """The compilations of ``use()`` in an engine whose programs were compiled ahead."""
     with engine:
         warm = WarmStart(engine)
         warm.begin()
         without_grammars(warm)
         warm.go_on()
         warm.wait()
-        results = []
-        requests = [([7 + n % 9] * n, GREEDY) for n in lengths]
-        assert count_compilations(lambda: results.extend(answers(engine, *requests))) == 0
+        return count_compilations(use)
+
+
+@pytest.mark.parametrize("method", ["ngram", pytest.param("lookahead", marks=pytest.mark.slow)])
+def test_prompts_of_all_lengths_compile_nothing(target, method):
+    """Lookahead makes its state of the whole prompt, when a row gets its slot."""
+    engine = Engine(target, method, slots=3, capacity=256)
+    lengths = [20, 40, 75, 200, 200]  # the last one finds the beginning of the one before
+    results = []
+    requests = [([7 + n % 9] * n, GREEDY) for n in lengths]
+    assert count_late_compilations(engine, lambda: results.extend(answers(engine, *requests))) == 0
     assert results[-1].stats.cached_tokens > 128
 
 
@@ -136,13 +141,7 @@ def test_rows_that_wait_for_memory_compile_nothing(target, draft, rule, widths):
     engine = Engine(target, **setting, slots=3, widths=widths, capacity=256, blocks=5)
     requests = [([i, *LONG * 2], dict(max_new_tokens=130, ignore_eos=True)) for i in (1, 1, 3)]
     waits, results = count_waits(engine), []
-    with engine:
-        warm = WarmStart(engine)
-        warm.begin()
-        without_grammars(warm)
-        warm.go_on()
-        warm.wait()
-        assert count_compilations(lambda: results.extend(answers(engine, *requests))) == 0
+    assert count_late_compilations(engine, lambda: results.extend(answers(engine, *requests))) == 0
     assert len(waits) > 1 and results[1].stats.cached_tokens == 3 * LEAST_CHUNK
     alone = Generator(target, **setting, capacity=256)
     assert [facts(r) for r in results] == [facts(alone(prompt, **options)) for prompt, options in requests]
@@ -167,13 +166,7 @@ def test_prompts_that_are_read_together_compile_nothing(target, draft, monkeypat
         results.extend(handle.result() for handle in handles)
 
     prompts = [[i, *LONG[: 20 + i]] for i in range(1, 9)], [[9, *LONG, *LONG], [10, *LONG, *LONG]]
-    with engine:
-        warm = WarmStart(engine)
-        warm.begin()
-        without_grammars(warm)
-        warm.go_on()
-        warm.wait()
-        assert count_compilations(lambda: [ask(*some) for some in prompts]) == 0
+    assert count_late_compilations(engine, lambda: [ask(*some) for some in prompts]) == 0
     assert counts >= {2, 4}
     alone = Generator(target, **setting, capacity=256)
     assert [facts(r) for r in results] == [facts(alone(prompt, **GREEDY)) for prompt in sum(prompts, [])]
